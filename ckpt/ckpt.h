@@ -1,0 +1,149 @@
+/* ckpt.h - checkpoints: copy the state aside, write it behind the training, commit, restore.
+ *
+ * A checkpoint of one rank is one safetensors file in a new inode; it counts only when a record
+ * that says "all ranks' files of this step are complete and durable" stands in a commit log. The
+ * order is
+ *
+ *   ckpt_save       copy (the only part that stalls), then the writer thread goes on alone:
+ *                   temporary name -> all writes complete, lengths checked -> fsync -> rename ->
+ *                   fsync of the folder  => ckpt_finished() tells the step
+ *   (caller)        learns that every rank has finished the step (one number in a reduction it
+ * makes anyway) ckpt_commit     appends the record to the log, fsync; then, and only then, drops
+ * older ones
+ *
+ * so a cut at any byte leaves the previous committed checkpoint whole. This library knows neither
+ * training nor the network: the caller carries small blobs (ckpt_scan -> ckpt_decide) between
+ * nodes.
+ *
+ * Not thread-safe except where said; one struct ckpt per rank. Every function returns 0, or -1 with
+ * err set. */
+#ifndef GTRAIN_CKPT_H
+#define GTRAIN_CKPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct ckpt;
+
+enum ckpt_dtype { CKPT_F64, CKPT_F32, CKPT_BF16, CKPT_I64 };
+enum { CKPT_MAX_DIMS = 4 };
+
+/* A tensor as this rank holds it: the slice [offset, offset + shape) of the global tensor `name`.
+ * In a rank's file its key is `name` where the slice is the whole, `name@o0,o1` otherwise. */
+struct ckpt_tensor {
+    const char *name;
+    enum ckpt_dtype dtype;
+    int dims;
+    int64_t global[CKPT_MAX_DIMS], offset[CKPT_MAX_DIMS], shape[CKPT_MAX_DIMS];
+};
+
+/* Bring bytes of tensor number `index` (as registered) out of, or into, the caller's memory: the
+ * whole slice, row-major. copy_out may return before the bytes are there if flush, called once
+ * after the last, waits for them. Called in ckpt_save / ckpt_restore, in the caller's thread. */
+struct ckpt_io {
+    int (*copy_out)(void *arg, int index, void *host, struct err *err);
+    int (*copy_in)(void *arg, int index, const void *host, struct err *err);
+    int (*flush)(void *arg, struct err *err); /* may be NULL */
+    void *arg;
+};
+
+struct ckpt_options {
+    const char *dir;    /* the run's checkpoint folder on this node (made if missing) */
+    const char *node;   /* this node's name: whose log, and what the record says */
+    const char *run_id; /* [0-9a-z-]{1,64}: files of another run are never touched */
+    int rank, world;
+    uint32_t epoch, generation;
+    uint64_t plan_hash;
+    int keep;            /* committed checkpoints kept, >= 2 */
+    int queue_depth;     /* 0: default */
+    int64_t block_bytes; /* 0: default; multiple of 4096 */
+    bool no_uring;       /* use pwrite threads; also taken when io_uring is refused */
+    bool leader;         /* this rank keeps the node's commit log (one rank per node and folder) */
+};
+
+/* Where the training stands: written into every file and into the record. */
+struct ckpt_position {
+    int64_t step;    /* completed steps */
+    int64_t samples; /* consumed */
+};
+
+/* Open: makes the folder, checks that it is a folder of ours, writable, and has room for `keep + 1`
+ * states (reserved with fallocate one ahead), removes half-made files of dead writers of this rank
+ * and run with a lower (epoch, generation). tensors and io are copied (names too). */
+int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
+              const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
+              struct err *err);
+
+/* Copy the state and start writing. If the write before is still going, waits for it (counted in
+ * the stall). *stall_ns, where not NULL: how long the caller was held. */
+int ckpt_save(struct ckpt *c, const struct ckpt_position *position, int64_t *stall_ns,
+              struct err *err);
+
+/* The newest step whose file is complete and durable here, -1 if none. A failed write is an error,
+ * here, once: the training decides whether to go on. Never blocks. */
+int ckpt_finished(struct ckpt *c, int64_t *step, struct err *err);
+
+/* Wait for the writer to be idle. */
+int ckpt_wait(struct ckpt *c, int64_t deadline_ms, struct err *err);
+
+/* All ranks have finished `step`: append the record (leader), then drop what retention allows
+ * (every rank its own files). `record` text comes from ckpt_record(). */
+int ckpt_commit(struct ckpt *c, int64_t step, const char *record, struct err *err);
+
+/* The record's line for a step, from what each rank says of its file: ranks[i] from ckpt_claim() of
+ * rank i. malloc'ed. Pure. */
+char *ckpt_record(const char *const *claims, int world, struct err *err);
+
+/* This rank's claim for a finished step: node, path relative to dir, bytes, digest, position. One
+ * line, malloc'ed. */
+char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err);
+
+/* ---- restore ---- */
+
+/* What a node's folder holds: records in its log that check, files that exist with the right
+ * length. A text blob, malloc'ed; an absent folder gives an empty one. */
+char *ckpt_scan(const char *dir, const char *node, const char *run_id, struct err *err);
+
+/* From everyone's blobs, the newest committed step that is whole, not newer than max_step (-1:
+ * any), and where each rank's file lies. Pure: all ranks get the same answer. */
+struct ckpt_decision {
+    bool found;
+    struct ckpt_position position;
+    uint32_t epoch; /* the newest epoch seen anywhere, found or not */
+    int world;      /* that wrote it */
+    uint64_t plan_hash;
+    struct ckpt_place {
+        char *node;
+        char *path; /* absolute on that node */
+        int64_t bytes;
+        uint32_t digest;
+    } * places;   /* world; freed by ckpt_decision_free */
+    char *report; /* what was newer and why it was passed over; for the log. May be "" */
+};
+int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_decision *out,
+                struct err *err);
+void ckpt_decision_free(struct ckpt_decision *d);
+
+/* A rank's file, checked: header, bounds, every CRC before a byte is used. */
+struct ckpt_file;
+int ckpt_file_open(struct ckpt_file **out, const char *path, struct err *err);
+int ckpt_file_open_memory(struct ckpt_file **out, const void *data, size_t bytes, struct err *err);
+int ckpt_file_count(const struct ckpt_file *f);
+/* Tensor i without pad tensors; name and shapes valid until close. */
+int ckpt_file_tensor(const struct ckpt_file *f, int i, struct ckpt_tensor *out);
+/* Read and check its bytes into host (product of shape * dtype bytes). */
+int ckpt_file_read(struct ckpt_file *f, int i, void *host, struct err *err);
+int ckpt_file_position(const struct ckpt_file *f, struct ckpt_position *out, uint64_t *plan_hash);
+void ckpt_file_close(struct ckpt_file *f);
+
+/* Fill this rank's tensors (same layout as written) from its file through io.copy_in. */
+int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *position,
+                 struct err *err);
+
+/* Waits for the writer up to the deadline, then cancels it; an unfinished file is unlinked. */
+void ckpt_close(struct ckpt *c, int64_t deadline_ms);
+
+#endif

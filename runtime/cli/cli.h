@@ -1,0 +1,29 @@
+/* cli.h - the `gtrain` command: one file per subcommand, one table in main.c. */
+#ifndef GTRAIN_CLI_H
+#define GTRAIN_CLI_H
+
+/* Exit codes, also told to the launcher: 2 and 3 mean "starting again will not help". */
+enum {
+    EXIT_OK = 0,
+    EXIT_FAILED = 1,  /* the machine or a peer failed: worth another try */
+    EXIT_USAGE = 2,   /* wrong options, plan or input */
+    EXIT_PROGRAM = 3, /* a bug or a loss that is not a number */
+};
+
+struct cli_command {
+    const char *name;
+    const char *summary;
+    int (*run)(int argc, char **argv); /* argv[0] is the subcommand; returns the exit code */
+};
+
+int cli_coordinate(int argc, char **argv);
+int cli_plan(int argc, char **argv);
+int cli_train(int argc, char **argv);
+int cli_ckpt(int argc, char **argv);
+int cli_report(int argc, char **argv);
+int cli_generate(int argc, char **argv);
+
+/* "gtrain: " + text to stderr, one line. */
+void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

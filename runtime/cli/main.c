@@ -1,0 +1,45 @@
+/* main.c - finds the subcommand and runs it. */
+#include "cli/cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct cli_command commands[] = {
+    {0},
+};
+
+void cli_error(const char *format, ...)
+{
+    char text[2048];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    fprintf(stderr, "gtrain: %s\n", text);
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: gtrain COMMAND [ARGUMENTS]\n\n");
+    for (const struct cli_command *c = commands; c->name; c++)
+        fprintf(out, "  %-12s %s\n", c->name, c->summary);
+    fprintf(out, "\n`gtrain COMMAND --help` says more; so does man gtrain.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        usage(stdout);
+        return EXIT_OK;
+    }
+    for (const struct cli_command *c = commands; c->name; c++)
+        if (!strcmp(argv[1], c->name))
+            return c->run(argc - 1, argv + 1);
+    cli_error("no command '%s': `gtrain --help` lists them", argv[1]);
+    return EXIT_USAGE;
+}

@@ -1,0 +1,53 @@
+/* client.h - what a worker knows of its launch: who it is, and a way to swap small blobs.
+ *
+ * Three ways to be launched, one face: by an agent (the Slurm plugin; a socket named in the
+ * environment), by PMIx (srun --mpi=pmix, mpirun, prterun), or alone. PMIx is finalised before this
+ * returns from launch_exchange: Slurm's PMIx server kills the step if a connected client dies. */
+#ifndef GTRAIN_LAUNCH_CLIENT_H
+#define GTRAIN_LAUNCH_CLIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum launch_kind { LAUNCH_ALONE, LAUNCH_AGENT, LAUNCH_PMIX };
+
+struct launch_identity {
+    enum launch_kind kind;
+    int rank, world;
+    int local_rank, local_world; /* on this node */
+    int node_rank;
+    int spares; /* spare nodes waiting now */
+    uint32_t epoch, generation;
+    char node[256];     /* this node's name */
+    char address[64];   /* this node's address towards the others (IPv4 text), or "" */
+    char restore[4096]; /* --gtrain-restore: latest | none | STEP | PATH; "" = not said */
+    char run_dir[4096]; /* --gtrain-dir, or "" */
+    char *plan_text;    /* the resolved plan from the coordinator, NULL if none; owned */
+    size_t plan_bytes;
+};
+
+struct launch;
+
+/* Find out. Never blocks longer than 60 s. */
+int launch_open(struct launch **out, struct launch_identity *identity, struct err *err);
+
+/* All ranks give a blob and get everybody's in rank order: all[i] malloc'ed, lengths[i]; the caller
+ * frees each. Once per launch with PMIx, any number of times with an agent. */
+int launch_exchange(struct launch *l, const void *mine, size_t bytes, void **all, size_t *lengths,
+                    int64_t deadline_ms, struct err *err);
+
+/* The run is at this step (0-based, completed): for `who makes progress`, the live line's other
+ * side. Never blocks: an agent that does not read loses the report. */
+void launch_progress(struct launch *l, int64_t step);
+
+/* 1 if the launcher asks for a stop (checkpoint, then exit 0), else 0. Never blocks. */
+int launch_stop_asked(struct launch *l);
+
+/* This rank's work is done: what follows is an orderly exit, not a death. */
+int launch_done(struct launch *l, struct err *err);
+
+void launch_close(struct launch *l, struct launch_identity *identity);
+
+#endif
