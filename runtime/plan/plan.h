@@ -96,9 +96,10 @@ struct plan_resilience {
 struct plan_mark;
 
 struct plan {
-    char *path;    /* as given, absolute */
-    char *name;    /* file name without directory and extension */
-    char *run_dir; /* --gtrain-dir or run.dir; default ./NAME.run beside the caller's folder */
+    char *path;    /* absolute; of a plan that came as text: its name */
+    char *source;  /* the file as errors call it: as the caller named it */
+    char *name;    /* run.name; default: file name without directory and extension */
+    char *run_dir; /* --gtrain-dir or run.dir; default NAME.run in base_dir */
     struct plan_model model;
     struct plan_data data;
     struct plan_training training;
@@ -114,9 +115,11 @@ struct plan {
     char *text; /* the resolved plan as canonical YAML: what travels to the nodes */
 };
 
-/* Read and check. overrides: "section.key=value" strings, later ones win, values as YAML. base_dir:
- * what relative paths in the plan are resolved against (NULL: the current folder). On failure NULL
- * and err = "FILE:LINE:COLUMN: section.key is X, but ...: use ...". */
+/* Read and check. overrides: "section.key=value" strings, later ones win, values as YAML; null (or
+ * nothing) means as if the key were not there. base_dir: what relative paths in the plan are
+ * resolved against (NULL: the current folder); absolute. On failure NULL and err =
+ * "FILE:LINE:COLUMN: section.key is X, but ...: use ...", where the place is that of the key, or
+ * "FILE,section.key=X: ..." for an override. */
 struct plan *plan_load(const char *path, char *const *overrides, int n_overrides,
                        const char *base_dir, struct err *err);
 
@@ -127,6 +130,13 @@ struct plan *plan_parse(const char *text, size_t length, const char *name, char 
 
 void plan_free(struct plan *plan);
 
+/* Take "FILE[,key=value...]" (the value of --gtrain-plan) apart. A comma inside [] is part of a
+ * value. *path and *overrides (and each of its strings) are malloc'ed: plan_split_free. Does not
+ * look into keys and values. -1: no file, or brackets that do not close. */
+int plan_split(const char *option, char **path, char ***overrides, int *n_overrides,
+               struct err *err);
+void plan_split_free(char *path, char **overrides, int n_overrides);
+
 /* err = "FILE:LINE:COLUMN: " + message, the place where key ("training.global_batch") stands. -1.
  */
 int plan_error(const struct plan *plan, const char *key, struct err *err, const char *format, ...)
@@ -136,6 +146,20 @@ int plan_error(const struct plan *plan, const char *key, struct err *err, const 
  * divide, the first and last stage, which also hold embedding and head, get the fewer ones. Pure.
  */
 void plan_stage_layers(const struct plan *plan, int stage, int64_t *first, int64_t *count);
+
+/* Weights of one stage's layers, embedding and head, over all its tensor ranks; a tied head counts
+ * on the first and the last stage. Pure. */
+int64_t plan_stage_parameters(const struct plan *plan, int stage);
+
+/* Bytes one rank of a pipeline stage needs, by use. An estimate from the shapes alone: see
+ * plan_memory in shape.c for the formula. */
+struct plan_memory {
+    double weights, gradients, optimizer, activations;
+};
+struct plan_memory plan_memory(const struct plan *plan, int stage);
+
+/* Sets of saved activations a stage holds at once: min(m, p - stage) for 1f1b, m for gpipe. */
+int64_t plan_stage_slots(const struct plan *plan, int stage);
 
 /* Nodes a step needs with this many tasks per node: world / tasks (must divide) + spares. -1: err.
  */
@@ -153,7 +177,10 @@ double plan_flops_per_token(const struct plan *plan);
  * the checkpoint: model, data files' names, training, seed; not folders, not parallel degrees. */
 uint64_t plan_hash(const struct plan *plan);
 
-/* Human text of the resolved plan, rank map included. */
+/* The exact text the hash is over, for an error that says in what two plans differ. malloc'ed. */
+char *plan_hash_text(const struct plan *plan);
+
+/* Human text of the resolved plan, rank map included. 0, or -1 if out has an error. */
 int plan_print(const struct plan *plan, FILE *out);
 
 #endif

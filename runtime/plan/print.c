@@ -1,0 +1,119 @@
+/* print.c - the resolved plan for people. */
+#include "plan/internal.h"
+
+#include <stdio.h>
+
+/* More ranks than this are summarised: a map of them is for nobody. */
+enum { MAP_RANKS = 64, STAGE_LINES = 32 };
+
+static void print_bytes(double bytes, FILE *out)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+    while (bytes >= 1024 && unit < 5) {
+        bytes /= 1024;
+        unit++;
+    }
+    fprintf(out, bytes >= 100 || unit == 0 ? "%7.0f %-3s" : "%7.1f %-3s", bytes, units[unit]);
+}
+
+static void print_count(double n, FILE *out)
+{
+    static const char *const units[] = {"", " thousand", " million", " billion", " trillion"};
+    int unit = 0;
+    while (n >= 1000 && unit < 4) {
+        n /= 1000;
+        unit++;
+    }
+    fprintf(out, unit ? "%.2f%s" : "%.0f%s", n, units[unit]);
+}
+
+static void print_sums(const struct plan *plan, FILE *out)
+{
+    double tokens = (double)plan->training.global_batch * (double)plan->training.sequence;
+    double flops = plan_flops_per_token(plan);
+    fprintf(out, "# parameters       ");
+    print_count((double)plan->parameters, out);
+    fprintf(out, " (%lld)\n# tokens a step    ", (long long)plan->parameters);
+    print_count(tokens, out);
+    fprintf(out, ", in all ");
+    print_count(tokens * (double)plan->training.steps, out);
+    fprintf(out, "\n# FLOPs a token    %.3g, in all %.3g\n", flops,
+            flops * tokens * (double)plan->training.steps);
+    fprintf(out,
+            "# ranks            %d = tensor %d x context %d x expert %d x pipeline %d x data %d\n",
+            plan->world, plan->parallel.tensor, plan->parallel.context, plan->parallel.expert,
+            plan->parallel.pipeline, plan->parallel.data);
+    fprintf(out, "# microbatches     %lld of %lld samples, a step and replica\n",
+            (long long)plan->accumulation, (long long)plan->training.microbatch);
+    fprintf(out, "# plan hash        %016llx\n", (unsigned long long)plan_hash(plan));
+}
+
+static void print_stage(const struct plan *plan, int stage, FILE *out)
+{
+    int64_t first, count;
+    struct plan_memory m = plan_memory(plan, stage);
+    plan_stage_layers(plan, stage, &first, &count);
+    fprintf(out, "# %5d  %4lld - %-4lld  ", stage, (long long)first,
+            (long long)(first + count - 1));
+    print_bytes(m.weights, out);
+    print_bytes(m.gradients, out);
+    print_bytes(m.optimizer, out);
+    print_bytes(m.activations, out);
+    print_bytes(m.weights + m.gradients + m.optimizer + m.activations, out);
+    fputc('\n', out);
+}
+
+/* One line a stage; of very many the first and the last ones. */
+static void print_stages(const struct plan *plan, FILE *out)
+{
+    int stages = plan->parallel.pipeline;
+    fprintf(out,
+            "#\n# memory a rank, estimated\n"
+            "# stage  layers           weights  gradients  optimizer activations      total\n");
+    for (int s = 0; s < stages; s++) {
+        if (stages > STAGE_LINES && s == STAGE_LINES / 2) {
+            fprintf(out, "#   ... %d more stages ...\n", stages - STAGE_LINES);
+            s = stages - STAGE_LINES / 2;
+        }
+        print_stage(plan, s, out);
+    }
+}
+
+/* Rank = (((data * pipeline + stage) * expert + e) * context + c) * tensor + t: a row a replica, a
+ * cell a stage, in it the stage's ranks. */
+static void print_map(const struct plan *plan, FILE *out)
+{
+    const struct plan_parallel *p = &plan->parallel;
+    int cell = p->tensor * p->context * p->expert;
+    bool all = plan->world <= MAP_RANKS;
+    int rows = all || p->data <= 2 ? p->data : 2;
+    int columns = all || p->pipeline <= 8 ? p->pipeline : 8;
+    fprintf(out, "#\n# rank map: tensor innermost%s, then pipeline, then data\n",
+            p->context * p->expert > 1 ? ", then context and expert" : "");
+    for (int d = 0; d < rows; d++) {
+        fprintf(out, "# data %-4d", d);
+        for (int s = 0; s < columns; s++) {
+            int first = (d * p->pipeline + s) * cell;
+            fprintf(out, "  stage %d: ", s);
+            if (cell == 1)
+                fprintf(out, "%d", first);
+            else
+                fprintf(out, "%d-%d", first, first + cell - 1);
+        }
+        fputs(columns < p->pipeline ? "  ...\n" : "\n", out);
+    }
+    if (rows < p->data)
+        fprintf(out, "# ... and %d more replicas, each %d ranks further on\n", p->data - rows,
+                p->pipeline * cell);
+}
+
+int plan_print(const struct plan *plan, FILE *out)
+{
+    fprintf(out, "# %s, resolved\n", plan->path);
+    fputs(plan->text, out);
+    print_sums(plan, out);
+    print_stages(plan, out);
+    print_map(plan, out);
+    return ferror(out) ? -1 : 0;
+}
