@@ -1,0 +1,346 @@
+/* device.c - memory, streams, events and the sticky error of the CPU device.
+ *
+ * A submitted operation runs at once, so streams and events have nothing to keep: whatever was
+ * recorded has already happened. What a sync returns is the sticky error. */
+#include "cpu.h"
+
+#include <cblas.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kop.h"
+#include "matmul.h"
+
+/* From here on memory is mapped, in huge pages where the system has them, and not touched before
+ * it is used. */
+static const size_t MAP_BYTES = (size_t)4 << 20;
+
+struct kstream {
+    struct cpu *owner;
+};
+
+struct kevent {
+    struct cpu *owner;
+};
+
+static struct cpu *cpu_of(struct kernels *k)
+{
+    return (struct cpu *)k;
+}
+
+static unsigned char *memory_get(size_t bytes)
+{
+    if (bytes >= MAP_BYTES) {
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
+            return NULL;
+        madvise(p, bytes, MADV_HUGEPAGE);
+        return p;
+    }
+    void *p = NULL;
+    if (posix_memalign(&p, CPU_ALIGN, bytes > 0 ? bytes : 1) != 0)
+        return NULL;
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void memory_put(unsigned char *p, size_t bytes)
+{
+    if (bytes >= MAP_BYTES)
+        munmap(p, bytes);
+    else
+        free(p);
+}
+
+static int cpu_alloc(struct kernels *k, enum kdtype dtype, size_t count, struct kbuf *out,
+                     struct err *err)
+{
+    struct cpu *cpu = cpu_of(k);
+    size_t bytes;
+    *out = (struct kbuf){0};
+    if (__builtin_mul_overflow(count, kdtype_bytes(dtype), &bytes))
+        return err_set(err, "%zu elements of %s are more than memory can be", count,
+                       kdtype_name(dtype));
+    struct kmem *mem = calloc(1, sizeof(*mem));
+    unsigned char *base = mem != NULL ? memory_get(bytes) : NULL;
+    if (base == NULL) {
+        free(mem);
+        return err_set(err, "no memory for %zu bytes", bytes);
+    }
+    *mem = (struct kmem){.owner = cpu, .base = base, .bytes = bytes};
+    pthread_mutex_lock(&cpu->lock);
+    mem->next = cpu->mems;
+    if (mem->next != NULL)
+        mem->next->prev = mem;
+    cpu->mems = mem;
+    cpu->bytes += bytes;
+    if (cpu->bytes > cpu->peak)
+        cpu->peak = cpu->bytes;
+    pthread_mutex_unlock(&cpu->lock);
+    *out = (struct kbuf){.mem = mem, .count = count, .dtype = dtype};
+    return 0;
+}
+
+static void mem_release(struct kmem *mem)
+{
+    memory_put(mem->base, mem->bytes);
+    free(mem);
+}
+
+static void cpu_free(struct kernels *k, struct kbuf *buf)
+{
+    struct cpu *cpu = cpu_of(k);
+    struct kmem *mem = buf->mem;
+    pthread_mutex_lock(&cpu->lock);
+    if (mem->prev != NULL)
+        mem->prev->next = mem->next;
+    else
+        cpu->mems = mem->next;
+    if (mem->next != NULL)
+        mem->next->prev = mem->prev;
+    cpu->bytes -= mem->bytes;
+    pthread_mutex_unlock(&cpu->lock);
+    mem_release(mem);
+}
+
+static void *cpu_address(struct kernels *k, struct kbuf buf)
+{
+    (void)k;
+    return cpu_data(buf);
+}
+
+static size_t cpu_bytes(const struct kernels *k, size_t *peak_bytes)
+{
+    struct cpu *cpu = cpu_of((struct kernels *)k);
+    pthread_mutex_lock(&cpu->lock);
+    size_t bytes = cpu->bytes;
+    if (peak_bytes != NULL)
+        *peak_bytes = cpu->peak;
+    pthread_mutex_unlock(&cpu->lock);
+    return bytes;
+}
+
+static struct kstream *cpu_stream_open(struct kernels *k, struct err *err)
+{
+    struct kstream *stream = malloc(sizeof(*stream));
+    if (stream == NULL)
+        err_set(err, "no memory for a stream");
+    else
+        stream->owner = cpu_of(k);
+    return stream;
+}
+
+static void cpu_stream_close(struct kernels *k, struct kstream *stream)
+{
+    (void)k;
+    free(stream);
+}
+
+static struct kevent *cpu_event_open(struct kernels *k, struct err *err)
+{
+    struct kevent *event = malloc(sizeof(*event));
+    if (event == NULL)
+        err_set(err, "no memory for an event");
+    else
+        event->owner = cpu_of(k);
+    return event;
+}
+
+static void cpu_event_close(struct kernels *k, struct kevent *event)
+{
+    (void)k;
+    free(event);
+}
+
+static void cpu_event_record(struct kernels *k, struct kevent *event, struct kstream *stream)
+{
+    (void)k;
+    (void)event;
+    (void)stream;
+}
+
+static void cpu_event_wait(struct kernels *k, struct kstream *stream, struct kevent *event)
+{
+    (void)k;
+    (void)event;
+    (void)stream;
+}
+
+static int sticky(struct cpu *cpu, struct err *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&cpu->lock);
+    if (cpu->failed)
+        rc = err_set(err, "%s", cpu->error.text);
+    pthread_mutex_unlock(&cpu->lock);
+    return rc;
+}
+
+static int cpu_event_sync(struct kernels *k, struct kevent *event, int64_t deadline_ms,
+                          struct err *err)
+{
+    (void)event;
+    (void)deadline_ms;
+    return sticky(cpu_of(k), err);
+}
+
+static int cpu_stream_sync(struct kernels *k, struct kstream *stream, int64_t deadline_ms,
+                           struct err *err)
+{
+    (void)stream;
+    (void)deadline_ms;
+    return sticky(cpu_of(k), err);
+}
+
+int cpu_scratch_reserve(struct cpu *cpu, size_t bytes, struct err *err)
+{
+    bytes = (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
+    if (bytes <= cpu->scratch_bytes)
+        return 0;
+    size_t all = bytes * (size_t)pool_threads(cpu->pool);
+    void *p = NULL;
+    if (posix_memalign(&p, CPU_ALIGN, all) != 0)
+        return err_set(err, "no memory for %zu bytes of scratch", all);
+    free(cpu->scratch);
+    cpu->scratch = p;
+    cpu->scratch_bytes = bytes;
+    return 0;
+}
+
+/* Buffers must lie inside an allocation of this device. */
+static int check_ranges(const struct cpu *cpu, const struct kop *op, struct err *err)
+{
+    struct kop_use uses[KOP_MAX_USES];
+    int n = kop_uses(op, uses);
+    for (int i = 0; i < n; i++) {
+        struct kbuf b = uses[i].buf;
+        if (b.mem == NULL)
+            continue;
+        if (b.mem->owner != cpu)
+            return err_set(err, "%s: %s belongs to another device", kop_name(op->kind),
+                           uses[i].name);
+        size_t have = b.mem->bytes / kdtype_bytes(b.dtype);
+        if (b.offset > have || b.count > have - b.offset)
+            return err_set(err, "%s: %s is [%zu, %zu) of an allocation of %zu %s",
+                           kop_name(op->kind), uses[i].name, b.offset, b.offset + b.count, have,
+                           kdtype_name(b.dtype));
+    }
+    return 0;
+}
+
+static int run_op(struct cpu *cpu, const struct kop *op, struct err *err)
+{
+    if (kop_check(op, err) != 0 || check_ranges(cpu, op, err) != 0)
+        return -1;
+    cpu_op_fn *fn = cpu_plain_op(op);
+    if (fn == NULL) {
+        struct kop_use uses[KOP_MAX_USES];
+        kop_uses(op, uses);
+        enum kdtype dtype = uses[0].buf.dtype;
+        if (dtype == K_BF16)
+            return err_set(err,
+                           "%s: the CPU has no bf16 arithmetic, only casts: use float32 or "
+                           "float64",
+                           kop_name(op->kind));
+        fn = (dtype == K_F64 ? cpu->f64 : cpu->f32)->op[op->kind];
+    }
+    return fn(cpu, op, err);
+}
+
+static void cpu_submit(struct kernels *k, struct kstream *stream, const struct kop *op)
+{
+    struct cpu *cpu = cpu_of(k);
+    (void)stream;
+    pthread_mutex_lock(&cpu->lock);
+    if (!cpu->failed && run_op(cpu, op, &cpu->error) != 0)
+        cpu->failed = true;
+    pthread_mutex_unlock(&cpu->lock);
+}
+
+static const char *cpu_signature(const struct kernels *k)
+{
+    return ((const struct cpu *)k)->signature;
+}
+
+static void cpu_close(struct kernels *k)
+{
+    struct cpu *cpu = cpu_of(k);
+    pool_close(cpu->pool);
+    for (struct kmem *mem = cpu->mems, *next; mem != NULL; mem = next) {
+        next = mem->next;
+        mem_release(mem);
+    }
+    free(cpu->scratch);
+    pthread_mutex_destroy(&cpu->lock);
+    free(cpu);
+}
+
+static const struct kernels_ops cpu_ops = {
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .address = cpu_address,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
+    .event_open = cpu_event_open,
+    .event_close = cpu_event_close,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_sync = cpu_event_sync,
+    .stream_sync = cpu_stream_sync,
+    .submit = cpu_submit,
+    .bytes = cpu_bytes,
+    .signature = cpu_signature,
+};
+
+static void choose_tables(struct cpu *cpu)
+{
+    cpu->f32 = &cpu_table_f32_base;
+    cpu->f64 = &cpu_table_f64_base;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+        cpu->f32 = &cpu_table_f32_v4;
+        cpu->f64 = &cpu_table_f64_v4;
+    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("bmi2")) {
+        cpu->f32 = &cpu_table_f32_v3;
+        cpu->f64 = &cpu_table_f64_v3;
+    }
+#endif
+}
+
+/* OpenBLAS's own threads change the bits of a product, so it is held to one; the setting is the
+ * process's. Its calls are safe from several threads at once. */
+static void hold_blas_to_one_thread(void)
+{
+    if (openblas_get_num_threads() != 1)
+        openblas_set_num_threads(1);
+}
+
+struct kernels *kernels_open_cpu(int threads, struct err *err)
+{
+    struct cpu *cpu = calloc(1, sizeof(*cpu));
+    if (cpu == NULL) {
+        err_set(err, "no memory for a device");
+        return NULL;
+    }
+    cpu->base.ops = &cpu_ops;
+    cpu->pool = pool_open(threads, err);
+    if (cpu->pool == NULL) {
+        free(cpu);
+        return NULL;
+    }
+    pthread_mutex_init(&cpu->lock, NULL);
+    hold_blas_to_one_thread();
+    choose_tables(cpu);
+    const char *config = openblas_get_config();
+    snprintf(cpu->signature, sizeof(cpu->signature), "cpu %s, %.*s core %s, panel %d x %d",
+             cpu->f32->isa, (int)strcspn(config, " ") + 8, config, openblas_get_corename(),
+             MATMUL_PANEL_ROWS, MATMUL_PANEL_COLS);
+    return &cpu->base;
+}
