@@ -1,0 +1,31 @@
+/* site.c - the arguments in plugstack.conf. They live as long as Slurm's plugin stack, so nothing
+ * is copied. */
+#include "site.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <slurm/spank.h>
+
+static const char gtrain_installed[] = GTRAIN_BINDIR "/gtrain";
+static const char agent_installed[] = GTRAIN_LIBEXECDIR "/gtrain-agent";
+
+int site_parse(struct site *site, int argc, char **argv)
+{
+    site->gtrain = gtrain_installed;
+    site->agent = agent_installed;
+    for (int i = 0; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+
+        if (!strncmp(argv[i], "gtrain=", 7) && equals[1] == '/')
+            site->gtrain = equals + 1;
+        else if (!strncmp(argv[i], "agent=", 6) && equals[1] == '/')
+            site->agent = equals + 1;
+        else {
+            slurm_error("gtrain: plugstack.conf: '%s' is not understood: write gtrain=/PATH or "
+                        "agent=/PATH",
+                        argv[i]);
+            return -1;
+        }
+    }
+    return 0;
+}

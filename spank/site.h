@@ -1,0 +1,15 @@
+/* site.h - what the site's plugstack.conf says behind the plugin's name. */
+#ifndef GTRAIN_SPANK_SITE_H
+#define GTRAIN_SPANK_SITE_H
+
+/* Paths, valid for as long as the plugin is loaded. */
+struct site {
+    const char *gtrain; /* the gtrain command, on the host srun runs on */
+    const char *agent;  /* gtrain-agent, on the nodes */
+};
+
+/* Read `gtrain=PATH agent=PATH`; what is not named is where it was installed. Returns 0, or -1
+ * after one line in Slurm's log. */
+int site_parse(struct site *site, int argc, char **argv);
+
+#endif
