@@ -6,6 +6,7 @@
 #include <string.h>
 
 static const struct cli_command commands[] = {
+    {"report", "write a run's curves as one HTML page", cli_report},
     {0},
 };
 
