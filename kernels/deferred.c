@@ -150,14 +150,13 @@ static void run_until(struct deferred *d, struct place p)
             run_first(d, s);
 }
 
+/* With the lock held. */
 static int sync_place(struct deferred *d, struct place p, int64_t deadline_ms, struct err *err)
 {
-    pthread_mutex_lock(&d->lock);
     run_until(d, p);
     int rc = kernels_stream_sync(d->inner, d->inner_stream, deadline_ms, err);
     if (rc == 0 && d->failed)
         rc = err_set(err, "%s", d->error.text);
-    pthread_mutex_unlock(&d->lock);
     return rc;
 }
 
@@ -286,13 +285,21 @@ static void deferred_event_wait(struct kernels *k, struct kstream *stream, struc
 static int deferred_event_sync(struct kernels *k, struct kevent *event, int64_t deadline_ms,
                                struct err *err)
 {
-    return sync_place(deferred_of(k), event->place, deadline_ms, err);
+    struct deferred *d = deferred_of(k);
+    pthread_mutex_lock(&d->lock);
+    int rc = sync_place(d, event->place, deadline_ms, err);
+    pthread_mutex_unlock(&d->lock);
+    return rc;
 }
 
 static int deferred_stream_sync(struct kernels *k, struct kstream *stream, int64_t deadline_ms,
                                 struct err *err)
 {
-    return sync_place(deferred_of(k), end_of(stream), deadline_ms, err);
+    struct deferred *d = deferred_of(k);
+    pthread_mutex_lock(&d->lock);
+    int rc = sync_place(d, end_of(stream), deadline_ms, err);
+    pthread_mutex_unlock(&d->lock);
+    return rc;
 }
 
 /* ---- memory ---- */
