@@ -310,6 +310,8 @@ int token_file_open(struct token_file *f, enum plan_data_format format, const ch
         rv = open_format(f, format, bin ? bin : path, idx, err);
     if (rv)
         token_file_close(f);
+    else /* samples are read in a random order: reading ahead would only fill the page cache */
+        madvise(f->map, f->map_bytes, MADV_RANDOM);
     free(bin);
     free(idx);
     return rv;
@@ -375,27 +377,37 @@ static uint64_t largest(const struct token_file *f, int64_t first, int64_t count
     }
 }
 
+/* The first token in [first, end) that is not below vocab, -1 if there is none. */
+static int64_t find_bad(const struct token_file *f, int64_t first, int64_t end, uint64_t vocab)
+{
+    for (int64_t at = first; at < end; at += CHECK_BLOCK_TOKENS) {
+        int64_t n = end - at < CHECK_BLOCK_TOKENS ? end - at : CHECK_BLOCK_TOKENS;
+        if (largest(f, at, n) < vocab)
+            continue;
+        while ((uint64_t)fetch(f, at) < vocab)
+            at++;
+        return at;
+    }
+    return -1;
+}
+
 int token_file_check(const struct token_file *f, const char *path, int64_t first, int64_t count,
                      int64_t vocab, struct err *err)
 {
     if ((f->type == TOKEN_U8 && vocab >= 256) || (f->type == TOKEN_U16 && vocab >= 65536))
         return 0;
-    int64_t end = first + count;
-    for (int64_t at = first; at < end; at += CHECK_BLOCK_TOKENS) {
-        int64_t n = end - at < CHECK_BLOCK_TOKENS ? end - at : CHECK_BLOCK_TOKENS;
-        if (largest(f, at, n) < (uint64_t)vocab)
-            continue;
-        while ((uint64_t)fetch(f, at) < (uint64_t)vocab)
-            at++;
-        long long offset = (long long)(f->tokens - (const unsigned char *)f->map) +
-                           (long long)at * TYPES[f->type].bytes;
-        return err_set(err,
-                       "%s: offset %lld: token %lld is %lld (%s), but model.vocab is %lld: tokens "
-                       "must be 0 to %lld",
-                       path, offset, (long long)at, (long long)fetch(f, at), TYPES[f->type].name,
-                       (long long)vocab, (long long)vocab - 1);
-    }
-    return 0;
+    madvise(f->map, f->map_bytes, MADV_SEQUENTIAL);
+    int64_t bad = find_bad(f, first, first + count, (uint64_t)vocab);
+    madvise(f->map, f->map_bytes, MADV_RANDOM);
+    if (bad < 0)
+        return 0;
+    long long offset = (long long)(f->tokens - (const unsigned char *)f->map) +
+                       (long long)bad * TYPES[f->type].bytes;
+    return err_set(err,
+                   "%s: offset %lld: token %lld is %lld (%s), but model.vocab is %lld: tokens must "
+                   "be 0 to %lld",
+                   path, offset, (long long)bad, (long long)fetch(f, bad), TYPES[f->type].name,
+                   (long long)vocab, (long long)vocab - 1);
 }
 
 void token_file_read(const struct token_file *f, int64_t first, int64_t count, int32_t *out)

@@ -467,6 +467,34 @@ static void test_files_refused(void **state)
                "more");
 }
 
+/* With a plan that was read from a file, an error begins with the line the file stands on. */
+static void test_error_names_plan_line(void **state)
+{
+    struct fixture *f = *state;
+    fill_text(f, "a", 30, 0);
+    static const char text[] = "model: {layers: 1, hidden: 8, ffn: 8, heads: 2, vocab: 256}\n"
+                               "training: {steps: 1, global_batch: 8, microbatch: 1, sequence: 4}\n"
+                               "data:\n"
+                               "  train: [a, missing]\n";
+    struct err err = {{0}};
+    struct plan *plan = plan_parse(text, sizeof text - 1, "small.yaml", NULL, 0, f->dir, &err);
+    if (!plan)
+        fail_msg("plan_parse: %s", err.text);
+    struct data *d;
+    assert_int_equal(data_open(&d, plan, DATA_TRAIN, &err), -1);
+    char expected[512];
+    snprintf(expected, sizeof expected,
+             "small.yaml:4:3: data.train: %s/missing: No such file or directory", f->dir);
+    assert_string_equal(err.text, expected);
+    plan->data.n_files = 1;
+    assert_int_equal(data_open(&d, plan, DATA_TRAIN, &err), -1);
+    assert_string_equal(err.text, "small.yaml:4:3: data.train: the file holds 7 samples of 4 "
+                                  "tokens for training, but one batch takes training.global_batch "
+                                  "= 8: use more text, a smaller batch or a shorter sequence");
+    plan->data.n_files = 2;
+    plan_free(plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -480,6 +508,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_megatron, setup, teardown),
         cmocka_unit_test_setup_teardown(test_megatron_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_files_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_error_names_plan_line, setup, teardown),
     };
     return cmocka_run_group_tests_name("data", tests, NULL, NULL);
 }
