@@ -8,8 +8,8 @@
  *                   temporary name -> all writes complete, lengths checked -> fsync -> rename ->
  *                   fsync of the folder  => ckpt_finished() tells the step
  *   (caller)        learns that every rank has finished the step (one number in a reduction it
- * makes anyway) ckpt_commit     appends the record to the log, fsync; then, and only then, drops
- * older ones
+ *                   makes anyway)
+ *   ckpt_commit     appends the record to the log, fsync; then, and only then, drops older ones
  *
  * so a cut at any byte leaves the previous committed checkpoint whole. This library knows neither
  * training nor the network: the caller carries small blobs (ckpt_scan -> ckpt_decide) between
@@ -41,8 +41,8 @@ struct ckpt_tensor {
 };
 
 /* Bring bytes of tensor number `index` (as registered) out of, or into, the caller's memory: the
- * whole slice, row-major. copy_out may return before the bytes are there if flush, called once
- * after the last, waits for them. Called in ckpt_save / ckpt_restore, in the caller's thread. */
+ * whole slice, row-major. Either may return before the bytes have moved if flush, called once after
+ * the last, waits for them. Called in ckpt_save / ckpt_restore, in the caller's thread. */
 struct ckpt_io {
     int (*copy_out)(void *arg, int index, void *host, struct err *err);
     int (*copy_in)(void *arg, int index, const void *host, struct err *err);
@@ -55,7 +55,7 @@ struct ckpt_options {
     const char *node;   /* this node's name: whose log, and what the record says */
     const char *run_id; /* [0-9a-z-]{1,64}: files of another run are never touched */
     int rank, world;
-    uint32_t epoch, generation;
+    uint32_t epoch, generation; /* higher than any that wrote here: see ckpt_decision.epoch */
     uint64_t plan_hash;
     int keep;            /* committed checkpoints kept, >= 2 */
     int queue_depth;     /* 0: default */
@@ -72,13 +72,15 @@ struct ckpt_position {
 
 /* Open: makes the folder, checks that it is a folder of ours, writable, and has room for `keep + 1`
  * states (reserved with fallocate one ahead), removes half-made files of dead writers of this rank
- * and run with a lower (epoch, generation). tensors and io are copied (names too). */
+ * and run with a lower (epoch, generation). Fails where this or a higher (epoch, generation) has
+ * been at work: a successor must be newer. tensors and io are copied (names too). */
 int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
               const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
               struct err *err);
 
 /* Copy the state and start writing. If the write before is still going, waits for it (counted in
- * the stall). *stall_ns, where not NULL: how long the caller was held. */
+ * the stall), ten minutes at most. *stall_ns, where not NULL: how long the caller was held. step
+ * must be above that of the save before. */
 int ckpt_save(struct ckpt *c, const struct ckpt_position *position, int64_t *stall_ns,
               struct err *err);
 
@@ -86,11 +88,15 @@ int ckpt_save(struct ckpt *c, const struct ckpt_position *position, int64_t *sta
  * here, once: the training decides whether to go on. Never blocks. */
 int ckpt_finished(struct ckpt *c, int64_t *step, struct err *err);
 
-/* Wait for the writer to be idle. */
+/* Wait for the writer to be idle: nothing to write, nothing to drop. deadline_ms: a clock_ms()
+ * point. */
 int ckpt_wait(struct ckpt *c, int64_t deadline_ms, struct err *err);
 
-/* All ranks have finished `step`: append the record (leader), then drop what retention allows
- * (every rank its own files). `record` text comes from ckpt_record(). */
+/* All ranks have finished `step`: append the record (leader), then drop, in the writer's thread,
+ * what retention allows (every rank its own files; the leader also those of older generations whose
+ * rank now runs elsewhere). `record` text comes from ckpt_record(); NULL will do where this rank is
+ * not the leader. Every rank must have returned from it before any rank can learn that all have
+ * finished the next step: that makes two kept checkpoints enough. */
 int ckpt_commit(struct ckpt *c, int64_t step, const char *record, struct err *err);
 
 /* The record's line for a step, from what each rank says of its file: ranks[i] from ckpt_claim() of
@@ -100,6 +106,11 @@ char *ckpt_record(const char *const *claims, int world, struct err *err);
 /* This rank's claim for a finished step: node, path relative to dir, bytes, digest, position. One
  * line, malloc'ed. */
 char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err);
+
+/* The run goes on from this committed record (ckpt_decision.record): all ranks call it after
+ * ckpt_open. The leader's log gets it where it lacks it, and retention spares its files until
+ * `keep` commits of our own stand. */
+int ckpt_adopt(struct ckpt *c, const char *record, struct err *err);
 
 /* ---- restore ---- */
 
@@ -121,6 +132,7 @@ struct ckpt_decision {
         int64_t bytes;
         uint32_t digest;
     } * places;   /* world; freed by ckpt_decision_free */
+    char *record; /* the committed record, for ckpt_adopt */
     char *report; /* what was newer and why it was passed over; for the log. May be "" */
 };
 int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_decision *out,
@@ -136,14 +148,21 @@ int ckpt_file_count(const struct ckpt_file *f);
 int ckpt_file_tensor(const struct ckpt_file *f, int i, struct ckpt_tensor *out);
 /* Read and check its bytes into host (product of shape * dtype bytes). */
 int ckpt_file_read(struct ckpt_file *f, int i, void *host, struct err *err);
+/* Read all and check every CRC. */
+int ckpt_file_verify(struct ckpt_file *f, struct err *err);
+/* What ckpt_place.digest must be: it stands for every byte of the file. */
+uint32_t ckpt_file_digest(const struct ckpt_file *f);
 int ckpt_file_position(const struct ckpt_file *f, struct ckpt_position *out, uint64_t *plan_hash);
 void ckpt_file_close(struct ckpt_file *f);
 
-/* Fill this rank's tensors (same layout as written) from its file through io.copy_in. */
+/* Fill this rank's tensors (same layout as written) from its file through io.copy_in, after every
+ * CRC of the whole file was checked. */
 int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *position,
                  struct err *err);
 
-/* Waits for the writer up to the deadline, then cancels it; an unfinished file is unlinked. */
+/* Waits for the writer up to the deadline (a clock_ms() point; 0: not at all), then cancels it; an
+ * unfinished file is unlinked. A writer that the kernel does not let go is left behind, with its
+ * memory, after another few seconds. */
 void ckpt_close(struct ckpt *c, int64_t deadline_ms);
 
 #endif

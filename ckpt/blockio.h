@@ -1,0 +1,50 @@
+/* blockio.h - moves one long run of bytes between memory and a file, many blocks in flight.
+ *
+ * Through io_uring, or, where the kernel or a container refuses it or the caller says so, through a
+ * few threads with pwrite/pread. Short transfers are finished, EINTR and EAGAIN tried again. If a
+ * descriptor opened with O_DIRECT turns out not to take it, the flag is dropped and the block done
+ * again. When a run ends, for whatever reason, no transfer of it is left in the kernel: the memory
+ * may be used again. */
+#ifndef GTRAIN_CKPT_BLOCKIO_H
+#define GTRAIN_CKPT_BLOCKIO_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "sys.h"
+
+enum {
+    /* Transfers in flight, and bytes of one. NVMe drives reach their sequential rate with some
+     * 8 MiB in flight; 1 MiB a block keeps the cost of a request far below its time on the drive,
+     * and a file of a few MiB still has several in flight. */
+    BLOCKIO_DEPTH = 16,
+    BLOCKIO_BLOCK = 1 << 20,
+    BLOCKIO_DEPTH_MAX = 1024,
+    /* More threads than this gain nothing: each keeps one block in flight and copies nothing. */
+    BLOCKIO_THREADS_MAX = 16,
+};
+
+struct blockio;
+
+struct blockio_job {
+    int fd;
+    bool write;
+    unsigned char *memory; /* aligned as O_DIRECT wants it, if fd has it */
+    int64_t offset, bytes; /* in the file */
+    /* All bytes once, in the file's order: of a write at any time while it runs, of a read after
+     * they have arrived. In the thread that called. */
+    void (*visit)(void *arg, const unsigned char *p, size_t n);
+    void *arg;
+    const atomic_bool *cancel; /* may be NULL; ends the run with "cancelled" */
+};
+
+/* depth, block: 0 for the default. no_uring: threads. hook: may be NULL. */
+int blockio_open(struct blockio **out, int depth, int64_t block, bool no_uring,
+                 const struct ckpt_hook *hook, struct err *err);
+bool blockio_has_ring(const struct blockio *b);
+int blockio_run(struct blockio *b, const struct blockio_job *job, struct err *err);
+void blockio_close(struct blockio *b);
+
+#endif

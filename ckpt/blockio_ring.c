@@ -1,0 +1,159 @@
+/* blockio_ring.c - blocks through io_uring: keep `depth` transfers in the kernel until all are
+ * done; after a failure or a cancel start no more, and wait for those that are in. */
+#include "blockio_run.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct run {
+    struct blockio *b;
+    const struct blockio_job *job;
+    struct transfer *slots; /* depth of them */
+    int *free_slots;
+    int n_free, in_kernel;
+    int64_t blocks, next;
+    unsigned char *arrived; /* a flag for each block, of a read */
+    int64_t visited;        /* blocks */
+    int ring_errors;        /* in a row */
+    bool failed;
+    struct err *err;
+};
+
+static void visit_block(struct run *r, int64_t i)
+{
+    struct transfer t;
+    job_block(r->b, r->job, i, &t);
+    if (r->job->visit)
+        r->job->visit(r->job->arg, r->job->memory + t.at, t.bytes);
+}
+
+static void finish(struct run *r, int slot)
+{
+    struct transfer *t = &r->slots[slot];
+    if (!r->job->write)
+        r->arrived[t->at / r->b->block] = 1;
+    r->free_slots[r->n_free++] = slot;
+}
+
+/* Put the slot's remaining bytes on the ring, or settle it if the hook says how it ends. */
+static void queue(struct run *r, int slot)
+{
+    struct transfer *t = &r->slots[slot];
+    const struct blockio_job *job = r->job;
+    for (;;) {
+        ssize_t n =
+            sys_allow(r->b->hook, job->write ? CKPT_OP_WRITE : CKPT_OP_READ, t->bytes - t->done);
+        struct io_uring_sqe *sqe = n > 0 ? io_uring_get_sqe(&r->b->ring) : NULL;
+        if (sqe) {
+            void *p = job->memory + t->at + t->done;
+            uint64_t at = (uint64_t)(job->offset + t->at) + t->done;
+            if (job->write)
+                io_uring_prep_write(sqe, job->fd, p, (unsigned)n, at);
+            else
+                io_uring_prep_read(sqe, job->fd, p, (unsigned)n, at);
+            io_uring_sqe_set_data64(sqe, (uint64_t)slot);
+            r->in_kernel++;
+            return;
+        }
+        if (transfer_result(t, job, n > 0 ? -EAGAIN : n, r->err) == TRANSFER_FAILED) {
+            r->failed = true;
+            r->free_slots[r->n_free++] = slot;
+            return;
+        }
+    }
+}
+
+static void completed(struct run *r, int slot, int res)
+{
+    struct err unused; /* the first failure is the one to report */
+    r->in_kernel--;
+    switch (transfer_result(&r->slots[slot], r->job, res, r->failed ? &unused : r->err)) {
+    case TRANSFER_DONE:
+        finish(r, slot);
+        break;
+    case TRANSFER_FAILED:
+        r->failed = true;
+        r->free_slots[r->n_free++] = slot;
+        break;
+    case TRANSFER_AGAIN:
+        if (r->failed)
+            r->free_slots[r->n_free++] = slot;
+        else
+            queue(r, slot);
+        break;
+    }
+}
+
+static void start_more(struct run *r)
+{
+    while (!r->failed && r->n_free && r->next < r->blocks) {
+        if (job_cancelled(r->job)) {
+            r->failed = true;
+            err_set(r->err, "cancelled");
+            return;
+        }
+        int slot = r->free_slots[--r->n_free];
+        int64_t block = r->next++;
+        job_block(r->b, r->job, block, &r->slots[slot]);
+        queue(r, slot);
+        if (r->job->write)
+            visit_block(r, block);
+    }
+}
+
+/* Give the kernel what is queued, take at least one completion. A ring that is out of memory or
+ * has too many completions waiting is asked again; -errno when it does not recover. */
+static int exchange(struct run *r)
+{
+    sys_allow(r->b->hook, CKPT_OP_WAIT, 0);
+    int rc = io_uring_submit_and_wait(&r->b->ring, 1);
+    if (rc < 0 && rc != -EINTR) {
+        if (++r->ring_errors > BLOCKIO_RETRIES)
+            return rc;
+        usleep(BLOCKIO_PAUSE_US);
+    } else {
+        r->ring_errors = 0;
+    }
+    struct io_uring_cqe *cqe;
+    while (!io_uring_peek_cqe(&r->b->ring, &cqe)) {
+        int slot = (int)io_uring_cqe_get_data64(cqe), res = cqe->res;
+        io_uring_cqe_seen(&r->b->ring, cqe);
+        completed(r, slot, res);
+    }
+    return 0;
+}
+
+static int run_loop(struct run *r)
+{
+    for (;;) {
+        start_more(r);
+        if (!r->in_kernel)
+            return r->failed ? -1 : 0;
+        int rc = exchange(r);
+        if (rc)
+            return err_set_errno(r->err, -rc, "io_uring");
+        while (!r->job->write && r->visited < r->blocks && r->arrived[r->visited])
+            visit_block(r, r->visited++);
+    }
+}
+
+int blockio_run_ring(struct blockio *b, const struct blockio_job *job, struct err *err)
+{
+    struct run r = {.b = b, .job = job, .blocks = job_blocks(b, job), .err = err};
+    r.slots = calloc((size_t)b->depth, sizeof *r.slots);
+    r.free_slots = calloc((size_t)b->depth, sizeof *r.free_slots);
+    r.arrived = calloc((size_t)r.blocks, 1);
+    int rv = -1;
+    if (!r.slots || !r.free_slots || !r.arrived) {
+        err_set(err, "out of memory for %d transfers", b->depth);
+    } else {
+        for (r.n_free = 0; r.n_free < b->depth; r.n_free++)
+            r.free_slots[r.n_free] = r.n_free;
+        rv = run_loop(&r);
+    }
+    free(r.slots);
+    free(r.free_slots);
+    free(r.arrived);
+    return rv;
+}

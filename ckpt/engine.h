@@ -1,0 +1,83 @@
+/* engine.h - struct ckpt, shared by the files that make up the engine: ckpt.c (what the caller's
+ * thread does), open.c, writer.c (what the writer's thread does), restore.c. */
+#ifndef GTRAIN_CKPT_ENGINE_H
+#define GTRAIN_CKPT_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "blockio.h"
+#include "layout.h"
+#include "retain.h"
+#include "sys.h"
+
+enum {
+    /* How long a save waits for the write before it, a restore for the writer: a drive that needs
+     * longer is broken. */
+    ENGINE_WAIT_MS = 600000,
+    /* After a cancel, how long close waits for transfers that are in the kernel. */
+    ENGINE_CANCEL_MS = 5000,
+    /* Finished files remembered for ckpt_claim; commits come long before this many saves pass. */
+    ENGINE_DONE_KEPT = 8,
+};
+
+/* A file that is complete and durable. */
+struct done_file {
+    struct ckpt_position position;
+    uint32_t digest;
+};
+
+struct ckpt {
+    /* Set by open, then only read. */
+    char *dir, *node;
+    char run[CKPT_RUN_MAX + 1];
+    int rank, world, keep;
+    uint32_t epoch, generation;
+    uint64_t plan_hash;
+    bool leader;
+    struct ckpt_io io;
+    struct layout layout;
+    const struct ckpt_hook *hook;
+    int dirfd;
+    char log_name[CKPT_NAME_ROOM];
+    unsigned char *buffer; /* the next file: header room, then the data */
+    uint32_t *crcs;
+    struct blockio *bio;
+
+    int64_t last_step; /* of the save before; the caller's thread */
+
+    /* Between caller and writer, under lock. While write_wanted, the buffer is the writer's. */
+    pthread_mutex_t lock;
+    pthread_cond_t to_writer, from_writer;
+    pthread_t thread;
+    bool write_wanted, tidy_wanted, tidying, stop, exited;
+    struct ckpt_position position; /* of the wanted write */
+    struct done_file done[ENGINE_DONE_KEPT];
+    int64_t n_done; /* ever; done[i % KEPT] */
+    struct commits commits;
+    bool failed;
+    struct err failure;
+    atomic_bool cancel;
+
+    /* The writer's (and open's): the next file, empty, its space reserved. */
+    int reserve_fd; /* -1: none */
+};
+
+/* ckpt_open with a hook in front of the system calls. */
+int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
+                     const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
+                     const struct ckpt_hook *hook, struct err *err);
+
+int64_t engine_file_bytes(const struct ckpt *c);
+/* Name of this rank's file of a step (-1: its reserve). */
+void engine_name(const struct ckpt *c, enum name_kind kind, int64_t step, char out[CKPT_NAME_ROOM]);
+/* The (epoch, generation) is lower than, the same as, higher than this writer's: -1, 0, 1. */
+int engine_compare(const struct ckpt *c, const struct ckpt_key *key);
+
+/* Makes the reserve file where there is none. */
+int writer_reserve(struct ckpt *c, struct err *err);
+void *writer_main(void *ckpt);
+/* Frees everything; the thread must be gone. */
+void engine_free(struct ckpt *c);
+
+#endif

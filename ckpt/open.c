@@ -1,0 +1,247 @@
+/* open.c - everything that must hold before the first step: options, folder, predecessors, space,
+ * memory. Each check names what is wrong here rather than at the first save. */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "crc.h"
+#include "engine.h"
+#include "folder.h"
+#include "log.h"
+#include "record.h"
+
+static int check_options(const struct ckpt_options *o, const struct ckpt_io *io, struct err *err)
+{
+    if (!o->dir || !o->dir[0])
+        return err_set(err, "no checkpoint folder is named");
+    if (!o->run_id || !name_run_valid(o->run_id))
+        return err_set(err, "the run id is '%.100s': use 1 to %d of [0-9a-z-]",
+                       o->run_id ? o->run_id : "", CKPT_RUN_MAX);
+    if (!o->node || !name_node_valid(o->node))
+        return err_set(err, "the node's name is '%.150s': use 1 to %d of [0-9A-Za-z._-]",
+                       o->node ? o->node : "", CKPT_NODE_MAX);
+    if (o->world < 1 || o->world > CKPT_WORLD_MAX || o->rank < 0 || o->rank >= o->world)
+        return err_set(err, "rank %d in a world of %d: use rank 0 to world - 1, world 1 to %d",
+                       o->rank, o->world, CKPT_WORLD_MAX);
+    if (o->keep < 2 || o->keep > CKPT_KEEP_MAX)
+        return err_set(err, "keep is %d: use 2 (one may be damaged) to %d", o->keep, CKPT_KEEP_MAX);
+    if (!io || !io->copy_out || !io->copy_in)
+        return err_set(err, "copy_out and copy_in are needed");
+    return 0;
+}
+
+static int copy_options(struct ckpt *c, const struct ckpt_options *o, const struct ckpt_io *io,
+                        struct err *err)
+{
+    c->dir = strdup(o->dir);
+    c->node = strdup(o->node);
+    if (!c->dir || !c->node)
+        return err_set(err, "out of memory");
+    strcpy(c->run, o->run_id);
+    c->rank = o->rank;
+    c->world = o->world;
+    c->keep = o->keep;
+    c->epoch = o->epoch;
+    c->generation = o->generation;
+    c->plan_hash = o->plan_hash;
+    c->leader = o->leader;
+    c->io = *io;
+    struct ckpt_name log = {.kind = NAME_LOG};
+    strcpy(log.run, o->run_id);
+    strcpy(log.node, o->node);
+    name_format(&log, c->log_name);
+    return 0;
+}
+
+/* A writer of this rank must be newer than all before it. Half-made files of older ones go. */
+static int clear_predecessors(struct ckpt *c, const struct folder_list *list, struct err *err)
+{
+    for (int i = 0; i < list->n; i++) {
+        const struct ckpt_name *name = &list->entries[i].name;
+        char text[CKPT_NAME_ROOM];
+        if (name->kind == NAME_LOG || name->rank != c->rank)
+            continue;
+        name_format(name, text);
+        int age = engine_compare(c, &name->key);
+        bool half_made = name->kind != NAME_FILE;
+        if (age > 0 || (age == 0 && half_made))
+            return err_set(
+                err,
+                "checkpoint folder %s: %s is there, made by epoch %" PRIu32 " generation %" PRIu32
+                "; this is %" PRIu32 " generation %" PRIu32 ": a new start needs a higher epoch",
+                c->dir, text, name->key.epoch, name->key.generation, c->epoch, c->generation);
+        if (half_made && sys_unlink(c->hook, c->dirfd, text) && errno != ENOENT)
+            return err_set_errno(err, errno, "%s/%s: cannot drop this half-made file", c->dir,
+                                 text);
+    }
+    return 0;
+}
+
+static int read_log(struct ckpt *c, const char *name, struct err *err)
+{
+    char *bytes;
+    int64_t n, length;
+    const char *text;
+    int rv = 0;
+    if (folder_read(c->dirfd, name, CKPT_LOG_MOST_BYTES, &bytes, &n))
+        return err_set_errno(err, errno, "%s/%s: cannot read this commit log", c->dir, name);
+    struct log_reader r = {.bytes = bytes, .n = n};
+    while (!rv && log_next(&r, &text, &length)) {
+        struct record record;
+        struct err unused; /* of a later version: scan notes it */
+        if (record_parse(text, length, RECORD_COMMIT, &record, &unused))
+            continue;
+        if (!strcmp(record.meta.run, c->run) && commits_add(&c->commits, &record.meta.key))
+            rv = err_set(err, "out of memory reading %s", name);
+        record_free(&record);
+    }
+    free(bytes);
+    return rv;
+}
+
+static int read_logs(struct ckpt *c, const struct folder_list *list, struct err *err)
+{
+    for (int i = 0; i < list->n; i++) {
+        char name[CKPT_NAME_ROOM];
+        if (list->entries[i].name.kind != NAME_LOG)
+            continue;
+        name_format(&list->entries[i].name, name);
+        if (read_log(c, name, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* Room for keep + 1 files; what this rank has there already will be dropped in exchange. */
+static int check_space(struct ckpt *c, const struct folder_list *list, struct err *err)
+{
+    struct statvfs fs;
+    if (fstatvfs(c->dirfd, &fs))
+        return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
+    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    double needed = (double)(c->keep + 1) * (double)engine_file_bytes(c);
+    for (int i = 0; i < list->n; i++)
+        if (list->entries[i].name.kind == NAME_FILE && list->entries[i].name.rank == c->rank)
+            free_bytes += (double)list->entries[i].bytes;
+    if (free_bytes >= needed)
+        return 0;
+    return err_set(err,
+                   "checkpoint folder %s: rank %d needs %.3f GB (keep + 1 = %d files of %.3f GB), "
+                   "%.3f GB are free: choose another folder or a lower keep",
+                   c->dir, c->rank, needed / 1e9, c->keep + 1, (double)engine_file_bytes(c) / 1e9,
+                   free_bytes / 1e9);
+}
+
+static int prepare_folder(struct ckpt *c, struct err *err)
+{
+    struct folder_list list;
+    c->dirfd = folder_open_own(c->dir, c->hook, err);
+    if (c->dirfd < 0 || folder_list(c->dirfd, c->run, &list, err))
+        return -1;
+    int rv = -1;
+    if (!clear_predecessors(c, &list, err) && !read_logs(c, &list, err) &&
+        !check_space(c, &list, err))
+        rv = writer_reserve(c, err);
+    folder_list_free(&list);
+    return rv;
+}
+
+/* Page-aligned, and touched now: the first save must not pay for page faults. */
+static int prepare_memory(struct ckpt *c, struct err *err)
+{
+    size_t bytes = (size_t)engine_file_bytes(c);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return err_set_errno(err, errno, "memory for a copy of the state, %zu bytes", bytes);
+    c->buffer = p;
+    madvise(p, bytes, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+    if (madvise(p, bytes, MADV_POPULATE_WRITE) && errno == ENOMEM)
+        return err_set_errno(err, errno, "memory for a copy of the state, %zu bytes", bytes);
+#endif
+    c->crcs = calloc((size_t)crc_blocks(c->layout.data_bytes) + 1, sizeof *c->crcs);
+    return c->crcs ? 0 : err_set(err, "out of memory");
+}
+
+static int start_thread(struct ckpt *c, struct err *err)
+{
+    sigset_t all, old;
+    sigfillset(&all); /* signals are the caller's threads' */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&c->thread, NULL, writer_main, c);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc ? err_set_errno(err, rc, "starting the checkpoint writer") : 0;
+}
+
+static void init_lock(struct ckpt *c)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->to_writer, NULL);
+    pthread_cond_init(&c->from_writer, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
+                     const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
+                     const struct ckpt_hook *hook, struct err *err)
+{
+    *out = NULL;
+    if (check_options(options, io, err))
+        return -1;
+    struct ckpt *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(err, "out of memory");
+    c->hook = hook;
+    c->dirfd = c->reserve_fd = -1;
+    c->last_step = -1;
+    init_lock(c);
+    if (copy_options(c, options, io, err) || layout_make(&c->layout, tensors, n_tensors, err) ||
+        blockio_open(&c->bio, options->queue_depth, options->block_bytes, options->no_uring, hook,
+                     err) ||
+        prepare_folder(c, err) || prepare_memory(c, err) || start_thread(c, err)) {
+        char name[CKPT_NAME_ROOM];
+        engine_name(c, NAME_RESERVE, -1, name);
+        if (c->reserve_fd >= 0)
+            unlinkat(c->dirfd, name, 0);
+        engine_free(c);
+        return -1;
+    }
+    *out = c;
+    return 0;
+}
+
+int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
+              const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
+              struct err *err)
+{
+    return ckpt_open_hooked(out, options, tensors, n_tensors, io, NULL, err);
+}
+
+void engine_free(struct ckpt *c)
+{
+    if (c->buffer)
+        munmap(c->buffer, (size_t)engine_file_bytes(c));
+    if (c->reserve_fd >= 0)
+        close(c->reserve_fd);
+    if (c->dirfd >= 0)
+        close(c->dirfd);
+    blockio_close(c->bio);
+    layout_free(&c->layout);
+    commits_free(&c->commits);
+    pthread_cond_destroy(&c->to_writer);
+    pthread_cond_destroy(&c->from_writer);
+    pthread_mutex_destroy(&c->lock);
+    free(c->crcs);
+    free(c->dir);
+    free(c->node);
+    free(c);
+}

@@ -1,0 +1,36 @@
+/* record.h - what one rank claims of its file, and the record that joins all claims. Text, one
+ * line, words of key=value:
+ *
+ *   claim v=1 run=R epoch=1 generation=1 step=100 samples=800 plan=0123456789abcdef world=2
+ *         rank=1 node=n2 path=FILE bytes=4096 digest=89abcdef
+ *   commit v=1 run=R ... world=2 rank=0 node=... path=... bytes=... digest=... rank=1 node=...
+ *
+ * Readers pass over keys they do not know, so that redundancy groups, partner copies and the like
+ * can be added behind either part. */
+#ifndef GTRAIN_CKPT_RECORD_H
+#define GTRAIN_CKPT_RECORD_H
+
+#include "layout.h"
+
+struct record_rank {
+    char *node, *path; /* path is a plain file name in the folder of `node` */
+    int64_t bytes;
+    uint32_t digest;
+};
+
+struct record {
+    struct file_meta meta; /* of a claim, with its rank; of a commit rank is 0 */
+    int n;                 /* 1 for a claim, meta.world for a commit */
+    struct record_rank *ranks;
+};
+
+enum record_kind { RECORD_CLAIM, RECORD_COMMIT };
+
+/* malloc'ed; NULL: no memory */
+char *record_print(const struct record *r, enum record_kind kind);
+/* n bytes of text. Strict in what it knows; err says which word is wrong. */
+int record_parse(const char *text, int64_t n, enum record_kind kind, struct record *out,
+                 struct err *err);
+void record_free(struct record *r);
+
+#endif

@@ -1,0 +1,50 @@
+/* retain.c - the retention rule. */
+#include "retain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* More than any `keep`; what is older than so many commits has long gone. */
+enum { COMMITS_MOST = 4096 };
+
+int commits_add(struct commits *c, const struct ckpt_key *key)
+{
+    int at = 0;
+    while (at < c->n && key_compare(&c->keys[at], key) > 0)
+        at++;
+    if (at == COMMITS_MOST || (at < c->n && !key_compare(&c->keys[at], key)))
+        return 0;
+    struct ckpt_key *more = reallocarray(c->keys, (size_t)c->n + 1, sizeof *more);
+    if (!more)
+        return -1;
+    c->keys = more;
+    memmove(more + at + 1, more + at, (size_t)(c->n - at) * sizeof *more);
+    more[at] = *key;
+    if (c->n < COMMITS_MOST)
+        c->n++;
+    return 0;
+}
+
+bool commits_has(const struct commits *c, const struct ckpt_key *key)
+{
+    for (int i = 0; i < c->n; i++)
+        if (!key_compare(&c->keys[i], key))
+            return true;
+    return false;
+}
+
+void commits_free(struct commits *c)
+{
+    free(c->keys);
+    memset(c, 0, sizeof *c);
+}
+
+bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file)
+{
+    if (!c->n || key_compare(file, &c->keys[0]) > 0)
+        return true;
+    for (int i = 0; i < c->n && i < keep; i++)
+        if (!key_compare(file, &c->keys[i]))
+            return true;
+    return c->restored && c->own < keep && !key_compare(file, &c->restored_from);
+}

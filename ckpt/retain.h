@@ -1,0 +1,33 @@
+/* retain.h - which files may go. Pure.
+ *
+ * Kept: the newest `keep` committed checkpoints; what is newer than the newest committed one (it
+ * may be committed yet); and the checkpoint this run was restored from, until `keep` commits of its
+ * own stand, as what lies between may be what could not be read. Everything else of a lower or the
+ * same (epoch, generation) goes.
+ *
+ * Two commits are what makes dropping at commit time safe: a rank drops step C after C's commit,
+ * and C's commit is only begun when every rank has finished C, which it told after it had returned
+ * from committing B. So when A goes, every node's log has B or C, and both are whole. */
+#ifndef GTRAIN_CKPT_RETAIN_H
+#define GTRAIN_CKPT_RETAIN_H
+
+#include "names.h"
+
+enum { CKPT_KEEP_MAX = 1000 };
+
+struct commits {
+    struct ckpt_key *keys; /* newest first, unique */
+    int n;
+    int own; /* committed by this writer */
+    bool restored;
+    struct ckpt_key restored_from;
+};
+
+/* 0, or -1 when out of memory. A key that is there already changes nothing. */
+int commits_add(struct commits *c, const struct ckpt_key *key);
+bool commits_has(const struct commits *c, const struct ckpt_key *key);
+void commits_free(struct commits *c);
+
+bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file);
+
+#endif

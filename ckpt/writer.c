@@ -1,0 +1,260 @@
+/* writer.c - the writer's thread: makes files, drops old ones, keeps one file reserved ahead.
+ *
+ * A file's way: an empty inode of this process (reserve) -> named .part -> data, then the header,
+ * which holds the data's checksums -> length checked -> fsync -> renamed to its final name, never
+ * over another -> fsync of the folder. Only then is it told to be finished. So a file under a final
+ * name is complete and durable, whatever moment the machine stopped; and a write of a dead process
+ * that lands late lands in an inode no successor uses. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "crc.h"
+#include "engine.h"
+#include "folder.h"
+
+int64_t engine_file_bytes(const struct ckpt *c)
+{
+    return c->layout.header_bytes + c->layout.data_bytes;
+}
+
+void engine_name(const struct ckpt *c, enum name_kind kind, int64_t step, char out[CKPT_NAME_ROOM])
+{
+    struct ckpt_name name = {.kind = kind, .key = {c->epoch, c->generation, step}, .rank = c->rank};
+    strcpy(name.run, c->run);
+    name_format(&name, out);
+}
+
+int engine_compare(const struct ckpt *c, const struct ckpt_key *key)
+{
+    struct ckpt_key a = {key->epoch, key->generation, 0}, b = {c->epoch, c->generation, 0};
+    return key_compare(&a, &b);
+}
+
+/* Past the page cache where the file system lets us. */
+static int create(struct ckpt *c, const char *name)
+{
+    int flags = O_RDWR | O_CREAT | O_EXCL;
+    int fd = sys_open(c->hook, c->dirfd, name, flags | O_DIRECT, 0666);
+    if (fd < 0 && errno == EINVAL) {
+        unlinkat(c->dirfd, name, 0); /* some make the name before they refuse the flag */
+        fd = sys_open(c->hook, c->dirfd, name, flags, 0666);
+    }
+    return fd;
+}
+
+int writer_reserve(struct ckpt *c, struct err *err)
+{
+    char name[CKPT_NAME_ROOM];
+    if (c->reserve_fd >= 0)
+        return 0;
+    engine_name(c, NAME_RESERVE, -1, name);
+    int fd = create(c, name);
+    if (fd < 0)
+        return err_set_errno(err, errno, "checkpoint folder %s: cannot make a file", c->dir);
+    if (!sys_reserve(c->hook, fd, engine_file_bytes(c))) {
+        c->reserve_fd = fd;
+        return 0;
+    }
+    int errnum = errno;
+    sys_unlink(c->hook, c->dirfd, name);
+    close(fd);
+    return err_set_errno(err, errnum, "checkpoint folder %s: cannot reserve %" PRId64 " bytes",
+                         c->dir, engine_file_bytes(c));
+}
+
+static void feed_crc(void *stream, const unsigned char *p, size_t n)
+{
+    crc_feed(stream, p, n);
+}
+
+/* All bytes into fd, durable. */
+static int write_bytes(struct ckpt *c, int fd, const struct ckpt_position *position,
+                       uint32_t *digest, struct err *err)
+{
+    struct crc_stream stream = {.crcs = c->crcs};
+    struct blockio_job data = {.fd = fd,
+                               .write = true,
+                               .memory = c->buffer + c->layout.header_bytes,
+                               .offset = c->layout.header_bytes,
+                               .bytes = c->layout.data_bytes,
+                               .visit = feed_crc,
+                               .arg = &stream,
+                               .cancel = &c->cancel};
+    struct blockio_job header = {.fd = fd,
+                                 .write = true,
+                                 .memory = c->buffer,
+                                 .bytes = c->layout.header_bytes,
+                                 .cancel = &c->cancel};
+    struct file_meta meta = {.key = {c->epoch, c->generation, position->step},
+                             .samples = position->samples,
+                             .rank = c->rank,
+                             .world = c->world,
+                             .plan_hash = c->plan_hash};
+    strcpy(meta.run, c->run);
+    struct stat st;
+    if (blockio_run(c->bio, &data, err) ||
+        layout_header(&c->layout, &meta, c->crcs, c->buffer, digest, err) ||
+        blockio_run(c->bio, &header, err))
+        return -1;
+    if (fstat(fd, &st))
+        return err_set_errno(err, errno, "looking at the length");
+    if (st.st_size != engine_file_bytes(c))
+        return err_set(err, "it is %" PRId64 " bytes long, not %" PRId64, (int64_t)st.st_size,
+                       engine_file_bytes(c));
+    if (sys_fsync(c->hook, fd))
+        return err_set_errno(err, errno, "fsync");
+    return atomic_load(&c->cancel) ? err_set(err, "cancelled") : 0;
+}
+
+static int write_file(struct ckpt *c, const struct ckpt_position *position, struct done_file *done,
+                      struct err *err)
+{
+    char reserve[CKPT_NAME_ROOM], part[CKPT_NAME_ROOM], final[CKPT_NAME_ROOM];
+    engine_name(c, NAME_RESERVE, -1, reserve);
+    engine_name(c, NAME_PART, position->step, part);
+    engine_name(c, NAME_FILE, position->step, final);
+    if (writer_reserve(c, err))
+        return -1;
+    const char *name = reserve; /* what the file is called now */
+    int fd = c->reserve_fd, rv = -1;
+    c->reserve_fd = -1;
+    if (sys_rename_new(c->hook, c->dirfd, reserve, part)) {
+        err_set_errno(err, errno, "%s/%s: renaming", c->dir, reserve);
+        goto out;
+    }
+    name = part;
+    if (write_bytes(c, fd, position, &done->digest, err)) {
+        err_prefix(err, "%s/%s", c->dir, part);
+        goto out;
+    }
+    if (sys_rename_new(c->hook, c->dirfd, part, final)) {
+        err_set_errno(err, errno, "%s/%s: renaming to its final name", c->dir, part);
+        goto out;
+    }
+    name = final;
+    if (sys_fsync(c->hook, c->dirfd)) {
+        err_set_errno(err, errno, "fsync of the checkpoint folder %s", c->dir);
+        goto out;
+    }
+    done->position = *position;
+    rv = 0;
+out:
+    if (rv)
+        sys_unlink(c->hook, c->dirfd, name);
+    close(fd);
+    return rv;
+}
+
+/* Whether this writer may, and should, drop the entry. */
+static bool superseded(const struct ckpt *c, const struct commits *commits,
+                       const struct ckpt_name *name)
+{
+    int age = engine_compare(c, &name->key);
+    bool ours = name->rank == c->rank || (c->leader && age < 0);
+    if (!ours || age > 0)
+        return false;
+    if (name->kind == NAME_FILE)
+        return !retain_file(commits, c->keep, &name->key);
+    return age < 0 && (name->kind == NAME_PART || name->kind == NAME_RESERVE);
+}
+
+static int drop_superseded(struct ckpt *c, const struct commits *commits, struct err *err)
+{
+    struct folder_list list;
+    int rv = 0;
+    if (folder_list(c->dirfd, c->run, &list, err))
+        return -1;
+    for (int i = 0; i < list.n; i++) {
+        char name[CKPT_NAME_ROOM];
+        if (list.entries[i].name.kind == NAME_LOG || !superseded(c, commits, &list.entries[i].name))
+            continue;
+        name_format(&list.entries[i].name, name);
+        if (sys_unlink(c->hook, c->dirfd, name) && errno != ENOENT && !rv)
+            rv = err_set_errno(err, errno, "%s/%s: cannot drop it", c->dir, name);
+    }
+    folder_list_free(&list);
+    return rv;
+}
+
+/* Called and left with the lock held; it is let go while dropping. */
+static void tidy(struct ckpt *c)
+{
+    struct err err;
+    struct commits commits = c->commits;
+    commits.keys = calloc((size_t)commits.n + 1, sizeof *commits.keys);
+    c->tidy_wanted = false;
+    if (!commits.keys)
+        return; /* the next commit tries again */
+    if (commits.n)
+        memcpy(commits.keys, c->commits.keys, (size_t)commits.n * sizeof *commits.keys);
+    c->tidying = true;
+    pthread_mutex_unlock(&c->lock);
+    int rc = drop_superseded(c, &commits, &err);
+    struct err unused; /* no space now: the next save tries again, and tells */
+    writer_reserve(c, &unused);
+    commits_free(&commits);
+    pthread_mutex_lock(&c->lock);
+    c->tidying = false;
+    if (rc && !c->failed) {
+        c->failed = true;
+        c->failure = err;
+    }
+}
+
+/* Called and left with the lock held; it is let go while writing. */
+static void write_wanted(struct ckpt *c)
+{
+    struct err err;
+    struct done_file done;
+    struct ckpt_position position = c->position;
+    pthread_mutex_unlock(&c->lock);
+    int rc = write_file(c, &position, &done, &err);
+    pthread_mutex_lock(&c->lock);
+    c->write_wanted = false;
+    if (!rc) {
+        c->done[c->n_done++ % ENGINE_DONE_KEPT] = done;
+    } else {
+        c->failed = true;
+        c->failure = err;
+    }
+}
+
+static void drop_reserve(struct ckpt *c)
+{
+    char name[CKPT_NAME_ROOM];
+    if (c->reserve_fd < 0)
+        return;
+    engine_name(c, NAME_RESERVE, -1, name);
+    sys_unlink(c->hook, c->dirfd, name);
+    close(c->reserve_fd);
+    c->reserve_fd = -1;
+}
+
+void *writer_main(void *ckpt)
+{
+    struct ckpt *c = ckpt;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (!c->write_wanted && !c->tidy_wanted && !c->stop)
+            pthread_cond_wait(&c->to_writer, &c->lock);
+        if (c->tidy_wanted) /* first: it makes room for the write */
+            tidy(c);
+        else if (c->write_wanted)
+            write_wanted(c);
+        else
+            break;
+        pthread_cond_broadcast(&c->from_writer);
+    }
+    pthread_mutex_unlock(&c->lock);
+    drop_reserve(c);
+    pthread_mutex_lock(&c->lock);
+    c->exited = true;
+    pthread_cond_broadcast(&c->from_writer);
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}

@@ -1,0 +1,568 @@
+/* test_ckpt.c - the engine from save to restore: bits, order, retention, refusals. */
+#include "ckpt_help.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+static const int64_t shapes[][3] = {{64, 128}, {1}, {3, 5, 7}, {0, 9}, {1000003}, {4096}, {513}};
+
+static void small_state(struct state *s)
+{
+    memset(s, 0, sizeof *s);
+    state_add(s, CKPT_F32, 2, shapes[0]);
+    state_add(s, CKPT_F64, 1, shapes[1]);
+    state_add(s, CKPT_BF16, 3, shapes[2]);
+    state_add(s, CKPT_F32, 2, shapes[3]);
+    state_add(s, CKPT_F64, 0, NULL);
+    state_add(s, CKPT_F32, 1, shapes[4]);
+    state_add(s, CKPT_I64, 1, shapes[5]);
+    state_add(s, CKPT_BF16, 1, shapes[6]);
+}
+
+/* Save, commit, decide, open anew, restore: the same bits, the same position. */
+static void round_trip(struct state *s, bool no_uring, int64_t block, int depth)
+{
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct ckpt_decision d;
+    struct ckpt_file *f;
+    struct ckpt_position position;
+    struct ckpt_io io = state_io(s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    o.no_uring = no_uring;
+    o.block_bytes = block;
+    o.queue_depth = depth;
+    ok(ckpt_open(&c, &o, s->tensors, s->n, &io, &err));
+    state_fill(s, 100);
+    ok(help_checkpoint(c, 100, &err));
+    ckpt_close(c, help_soon());
+
+    ok(help_decide(dir, -1, &d, &err));
+    assert_true(d.found);
+    assert_int_equal(d.position.step, 100);
+    assert_int_equal(d.position.samples, 800);
+    assert_int_equal(d.epoch, 1);
+    assert_int_equal(d.world, 1);
+    assert_int_equal(d.plan_hash, UINT64_C(0x123456789abcdef0));
+    assert_string_equal(d.report, "");
+    o.epoch = d.epoch + 1;
+    ok(ckpt_open(&c, &o, s->tensors, s->n, &io, &err));
+    state_fill(s, 1);
+    ok(ckpt_file_open(&f, d.places[0].path, &err));
+    assert_int_equal(ckpt_file_digest(f), d.places[0].digest);
+    ok(ckpt_restore(c, f, &position, &err));
+    assert_int_equal(state_differs(s, 100), -1);
+    assert_int_equal(position.step, 100);
+    assert_int_equal(position.samples, 800);
+    ok(ckpt_adopt(c, d.record, &err));
+    ckpt_file_close(f);
+    ckpt_close(c, help_soon());
+    assert_int_equal(help_count(dir, ".reserve"), 0);
+    assert_int_equal(help_count(dir, ".part"), 0);
+    ckpt_decision_free(&d);
+    help_remove(dir);
+}
+
+static void test_round_trip_uring(void **unused)
+{
+    (void)unused;
+    struct state s;
+    small_state(&s);
+    round_trip(&s, false, 0, 0);
+    round_trip(&s, false, 4096, 3);
+    round_trip(&s, false, 3 * 4096, 64);
+    state_free(&s);
+}
+
+static void test_round_trip_threads(void **unused)
+{
+    (void)unused;
+    struct state s;
+    small_state(&s);
+    round_trip(&s, true, 0, 0);
+    round_trip(&s, true, 8192, 4);
+    state_free(&s);
+}
+
+static void test_round_trip_many_small(void **unused)
+{
+    (void)unused;
+    static struct state s;
+    s.n = 0;
+    for (int i = 0; i < 1000; i++) {
+        int64_t n = i % 17;
+        state_add(&s, i % 2 ? CKPT_F32 : CKPT_F64, 1, &n);
+    }
+    round_trip(&s, false, 0, 0);
+    state_free(&s);
+}
+
+static void test_round_trip_empty(void **unused)
+{
+    (void)unused;
+    struct state s = {.n = 0};
+    int64_t n = 0;
+    state_add(&s, CKPT_F32, 1, &n);
+    round_trip(&s, false, 0, 0);
+    state_free(&s);
+}
+
+/* A file that came over the network: the same reader, from memory. */
+static void test_restore_from_memory(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256], path[512];
+    struct ckpt *c;
+    struct ckpt_file *f;
+    struct ckpt_position position;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    state_fill(&s, 7);
+    ok(help_checkpoint(c, 7, &err));
+    snprintf(path, sizeof path, "%s/run-1.e1.g1.s7.r0.safetensors", dir);
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    static unsigned char bytes[8 << 20];
+    size_t n = fread(bytes, 1, sizeof bytes, in);
+    fclose(in);
+    ok(ckpt_file_open_memory(&f, bytes, n, &err));
+    state_fill(&s, 1);
+    ok(ckpt_restore(c, f, &position, &err));
+    assert_int_equal(state_differs(&s, 7), -1);
+    for (int i = 0; i < s.n; i++) { /* one by one, too */
+        struct ckpt_tensor t;
+        assert_int_equal(ckpt_file_tensor(f, i, &t), 0);
+        int which = atoi(t.name + strlen("layers."));
+        unsigned char *host = malloc((size_t)s.sizes[which] + 1);
+        ok(ckpt_file_read(f, i, host, &err));
+        assert_memory_equal(host, s.bytes[which], (size_t)s.sizes[which]);
+        free(host);
+    }
+    assert_int_equal(ckpt_file_count(f), s.n);
+    ckpt_file_close(f);
+    ckpt_close(c, help_soon());
+    state_free(&s);
+    help_remove(dir);
+}
+
+/* The newest two committed stay, and what is not committed does not count. */
+static void test_retention(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct ckpt_decision d;
+    struct ckpt_position position = {60, 480};
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    for (int64_t step = 10; step <= 50; step += 10) {
+        state_fill(&s, step);
+        ok(help_checkpoint(c, step, &err));
+        ok(ckpt_wait(c, help_soon(), &err));
+        assert_int_equal(help_count(dir, ".safetensors"), step == 10 ? 1 : 2);
+        assert_int_equal(help_count(dir, ".reserve"), 1);
+    }
+    ok(ckpt_save(c, &position, NULL, &err)); /* finished, never committed */
+    ckpt_close(c, help_soon());
+    assert_int_equal(help_count(dir, ".safetensors"), 3);
+    ok(help_decide(dir, -1, &d, &err));
+    assert_int_equal(d.position.step, 50);
+    ckpt_decision_free(&d);
+    ok(help_decide(dir, 49, &d, &err));
+    assert_int_equal(d.position.step, 40);
+    ckpt_decision_free(&d);
+    ok(help_decide(dir, 30, &d, &err));
+    assert_false(d.found);
+    assert_int_equal(d.epoch, 1);
+    assert_non_null(strstr(d.report, "rank 0's file on n1 is missing"));
+    ckpt_decision_free(&d);
+
+    o.epoch = 2; /* a lower step of a later epoch is newer */
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(help_checkpoint(c, 45, &err));
+    ckpt_close(c, help_soon());
+    assert_int_equal(help_count(dir, ".safetensors"), 2);
+    ok(help_decide(dir, -1, &d, &err));
+    assert_int_equal(d.position.step, 45);
+    assert_int_equal(d.epoch, 2);
+    ckpt_decision_free(&d);
+    state_free(&s);
+    help_remove(dir);
+}
+
+/* After a restore from an older record, that record's files outlive `keep` newer commits. */
+static void test_retention_spares_the_restored(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct ckpt_decision d;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(help_checkpoint(c, 10, &err));
+    ok(help_checkpoint(c, 20, &err));
+    ckpt_close(c, help_soon());
+    ok(help_decide(dir, 10, &d, &err)); /* say 20 turned out to be damaged */
+    assert_int_equal(d.position.step, 10);
+    o.epoch = 2;
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(ckpt_adopt(c, d.record, &err));
+    ckpt_decision_free(&d);
+    ok(help_checkpoint(c, 11, &err));
+    ok(ckpt_wait(c, help_soon(), &err));
+    ok(help_decide(dir, 10, &d, &err));
+    assert_true(d.found);
+    ckpt_decision_free(&d);
+    ok(help_checkpoint(c, 12, &err));
+    ok(ckpt_wait(c, help_soon(), &err));
+    assert_int_equal(help_count(dir, ".safetensors"), 2);
+    ckpt_close(c, help_soon());
+    state_free(&s);
+    help_remove(dir);
+}
+
+static void touch(const char *dir, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "x", 1), 1);
+    close(fd);
+}
+
+/* What a dead predecessor left half-made goes; another run's, another rank's, anybody's stays. */
+static void test_foreign_files_stay(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *name;
+        bool stays;
+    } files[] = {
+        {"run-1.e1.g1.s5.r0.part", false},
+        {"run-1.e1.g1.r0.reserve", false},
+        {"run-1.e0.g9.s5.r0.safetensors", false},
+        {"run-1.e1.g1.s5.r1.part", true},
+        {"run-2.e1.g1.s5.r0.part", true},
+        {"run-2.e1.g1.s5.r0.safetensors", true},
+        {"run-1.e01.g1.s5.r0.part", true},
+        {"run-1.e1.g1.s5.r0.part~", true},
+        {"run-1.e1.g1.s5.r0", true},
+        {"notes.txt", true},
+        {".hidden", true},
+    };
+    struct err err;
+    char dir[256], sub[512], path[1024];
+    struct ckpt *c;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        touch(dir, files[i].name);
+    snprintf(sub, sizeof sub, "%s/run-1.e1.g1.s6.r0.part", dir); /* a folder, not ours */
+    assert_int_equal(mkdir(sub, 0700), 0);
+    struct ckpt_options o = help_options(dir, 2);
+    o.world = 2;
+    o.leader = false;
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    struct ckpt_position position = {1, 8};
+    ok(ckpt_save(c, &position, NULL, &err));
+    ok(ckpt_wait(c, help_soon(), &err));
+    ok(ckpt_commit(c, 1, NULL, &err));
+    ckpt_close(c, help_soon());
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i].name);
+        if (files[i].stays != !access(path, F_OK))
+            fail_msg("%s %s", files[i].name, files[i].stays ? "is gone" : "is still there");
+    }
+    assert_int_equal(access(sub, F_OK), 0);
+    state_free(&s);
+    help_remove(dir);
+}
+
+/* Each refusal names its reason before the first save. */
+static void test_open_refusals(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256], path[512], deep[600];
+    struct ckpt *c;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1), bad;
+#define open_bad() ckpt_open(&c, &bad, s.tensors, s.n, &io, &err)
+    bad = o, bad.keep = 1;
+    refused(open_bad(), "keep is 1");
+    bad = o, bad.rank = 1;
+    refused(open_bad(), "rank 1 in a world of 1");
+    bad = o, bad.run_id = "Run";
+    refused(open_bad(), "run id is 'Run'");
+    bad = o, bad.node = "a/b";
+    refused(open_bad(), "node's name is 'a/b'");
+    bad = o, bad.block_bytes = 1000;
+    refused(open_bad(), "block_bytes is 1000");
+    bad = o, bad.queue_depth = 100000;
+    refused(open_bad(), "queue_depth is 100000");
+    refused(ckpt_open(&c, &o, s.tensors, 0, &io, &err), "no tensors");
+    struct ckpt_tensor wrong = s.tensors[0];
+    wrong.offset[0] = 1;
+    refused(ckpt_open(&c, &o, &wrong, 1, &io, &err), "not inside the global size 64");
+    struct ckpt_tensor twice[] = {s.tensors[0], s.tensors[0]};
+    refused(ckpt_open(&c, &o, twice, 2, &io, &err), "registered twice");
+    wrong = s.tensors[0], wrong.name = "a b";
+    refused(ckpt_open(&c, &o, &wrong, 1, &io, &err), "named 'a b'");
+
+    snprintf(path, sizeof path, "%s/link", dir);
+    assert_int_equal(symlink(dir, path), 0);
+    bad = o, bad.dir = path;
+    refused(open_bad(), "is a symbolic link");
+    snprintf(deep, sizeof deep, "%s/link/", dir);
+    bad.dir = deep;
+    refused(open_bad(), "is a symbolic link");
+    touch(dir, "file");
+    snprintf(path, sizeof path, "%s/file", dir);
+    bad.dir = path;
+    refused(open_bad(), "is not a folder");
+    snprintf(path, sizeof path, "%s/file/sub", dir);
+    refused(open_bad(), "Not a directory");
+    bad.dir = "/proc/self/gtrain";
+    refused(open_bad(), "cannot make gtrain");
+
+    snprintf(path, sizeof path, "%s/a/b/c", dir); /* missing folders are made */
+    bad.dir = path;
+    ok(open_bad());
+    struct ckpt *second;
+    refused(ckpt_open(&second, &bad, s.tensors, s.n, &io, &err),
+            "a new start needs a higher epoch");
+    ckpt_close(c, help_soon());
+    assert_int_equal(help_count(path, ".reserve"), 0);
+#undef open_bad
+    state_free(&s);
+    help_remove(dir);
+}
+
+static void test_not_owned(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct state s;
+    if (geteuid()) { /* only root can give a folder away */
+        skip();
+        return;
+    }
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    assert_int_equal(chown(dir, 12345, (gid_t)-1), 0);
+    struct ckpt_options o = help_options(dir, 1);
+    refused(ckpt_open(&c, &o, s.tensors, s.n, &io, &err), "belongs to user 12345");
+    state_free(&s);
+    help_remove(dir);
+}
+
+/* A tensor larger than any disk: refused for its size before memory is asked for. */
+static void test_no_space(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct state s = {.n = 0};
+    struct ckpt_io io = state_io(&s);
+    struct ckpt_tensor t = {.name = "w", .dtype = CKPT_F32, .dims = 1};
+    t.global[0] = t.shape[0] = INT64_C(1) << 43; /* 32 TiB: its checksums still fit a header */
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    refused(ckpt_open(&c, &o, &t, 1, &io, &err), "need");
+    assert_int_equal(help_count(dir, ".reserve"), 0);
+    help_remove(dir);
+}
+
+static void test_save_refusals(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct ckpt_position position = {5, 40}, early = {5, 48};
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(ckpt_save(c, &position, NULL, &err));
+    refused(ckpt_save(c, &early, NULL, &err), "cannot be saved after step 5");
+    ok(ckpt_wait(c, help_soon(), &err));
+    assert_null(ckpt_claim(c, 6, &err));
+    refused(ckpt_commit(c, 5, NULL, &err), "leader needs the record");
+    refused(ckpt_commit(c, 5, "commit v=1", &err), "words are missing");
+    ckpt_close(c, help_soon());
+    state_free(&s);
+    help_remove(dir);
+}
+
+/* Ranks of one folder: a record names each rank's file; a lost one makes it unusable. */
+static void test_two_ranks(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256], *claims[2];
+    struct ckpt *c[2];
+    struct ckpt_decision d;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    for (int r = 0; r < 2; r++) {
+        struct ckpt_options o = help_options(dir, 1);
+        o.world = 2;
+        o.rank = r;
+        o.leader = r == 0;
+        ok(ckpt_open(&c[r], &o, s.tensors, s.n, &io, &err));
+    }
+    for (int64_t step = 1; step <= 2; step++) {
+        struct ckpt_position position = {step, step};
+        for (int r = 0; r < 2; r++) {
+            state_fill(&s, step * 10 + r);
+            ok(ckpt_save(c[r], &position, NULL, &err));
+            ok(ckpt_wait(c[r], help_soon(), &err));
+            assert_non_null(claims[r] = ckpt_claim(c[r], step, &err));
+        }
+        char *record = ckpt_record((const char *const *)claims, 2, &err);
+        assert_non_null(record);
+        for (int r = 0; r < 2; r++) {
+            ok(ckpt_commit(c[r], step, record, &err));
+            free(claims[r]);
+        }
+        free(record);
+    }
+    ckpt_close(c[0], help_soon());
+    ckpt_close(c[1], help_soon());
+    ok(help_decide(dir, -1, &d, &err));
+    assert_int_equal(d.position.step, 2);
+    assert_int_equal(d.world, 2);
+    for (int r = 0; r < 2; r++) {
+        struct ckpt_file *f;
+        ok(ckpt_file_open(&f, d.places[r].path, &err));
+        ok(ckpt_file_verify(f, &err));
+        ckpt_file_close(f);
+    }
+    assert_int_equal(unlink(d.places[1].path), 0);
+    ckpt_decision_free(&d);
+    ok(help_decide(dir, -1, &d, &err));
+    assert_int_equal(d.position.step, 1);
+    assert_non_null(strstr(d.report, "step 2 (epoch 1, generation 1) is not whole: rank 1's"));
+    ckpt_decision_free(&d);
+    state_free(&s);
+    help_remove(dir);
+}
+
+/* Slices keep their place in the global tensor, and a changed layout is refused. */
+static void test_slices(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256], path[512];
+    struct ckpt *c;
+    struct ckpt_file *f;
+    struct ckpt_tensor t;
+    struct state s = {.n = 0};
+    int64_t shape[] = {4, 6};
+    state_add(&s, CKPT_F32, 2, shape);
+    s.tensors[0].global[0] = 16;
+    s.tensors[0].offset[0] = 8;
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    state_fill(&s, 3);
+    ok(help_checkpoint(c, 3, &err));
+    ckpt_close(c, help_soon());
+    snprintf(path, sizeof path, "%s/run-1.e1.g1.s3.r0.safetensors", dir);
+    ok(ckpt_file_open(&f, path, &err));
+    assert_int_equal(ckpt_file_count(f), 1);
+    assert_int_equal(ckpt_file_tensor(f, 0, &t), 0);
+    assert_int_equal(ckpt_file_tensor(f, 1, &t), -1);
+    assert_string_equal(t.name, "layers.0.w");
+    assert_int_equal(t.dtype, CKPT_F32);
+    assert_int_equal(t.dims, 2);
+    const int64_t want[3][2] = {{16, 6}, {8, 0}, {4, 6}};
+    assert_memory_equal(t.global, want[0], sizeof want[0]);
+    assert_memory_equal(t.offset, want[1], sizeof want[1]);
+    assert_memory_equal(t.shape, want[2], sizeof want[2]);
+    s.tensors[0].offset[0] = 4;
+    o.epoch = 2;
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    refused(ckpt_restore(c, f, NULL, &err), "the layout has changed");
+    ckpt_close(c, help_soon());
+    ckpt_file_close(f);
+    state_free(&s);
+    help_remove(dir);
+}
+
+/* Cancelled: nothing is left, not even a half-made file. */
+static void test_close_cancels(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct ckpt_position position = {1, 8};
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(ckpt_save(c, &position, NULL, &err));
+    ckpt_close(c, 0);
+    assert_int_equal(help_count(dir, ".part"), 0);
+    assert_int_equal(help_count(dir, ".reserve"), 0);
+    state_free(&s);
+    help_remove(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip_uring),
+        cmocka_unit_test(test_round_trip_threads),
+        cmocka_unit_test(test_round_trip_many_small),
+        cmocka_unit_test(test_round_trip_empty),
+        cmocka_unit_test(test_restore_from_memory),
+        cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_retention_spares_the_restored),
+        cmocka_unit_test(test_foreign_files_stay),
+        cmocka_unit_test(test_open_refusals),
+        cmocka_unit_test(test_not_owned),
+        cmocka_unit_test(test_no_space),
+        cmocka_unit_test(test_save_refusals),
+        cmocka_unit_test(test_two_ranks),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_close_cancels),
+    };
+    return cmocka_run_group_tests_name("ckpt", tests, NULL, NULL);
+}
