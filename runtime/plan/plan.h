@@ -165,6 +165,13 @@ int64_t plan_stage_slots(const struct plan *plan, int stage);
  */
 int plan_nodes(const struct plan *plan, int tasks_per_node, int spares, struct err *err);
 
+/* Does a step of `nodes` nodes with `tasks_per_node` tasks each hold the plan's ranks and `spares`
+ * spare nodes? nodes is the total, spares included; what it has beyond the need are more spares. 0
+ * for nodes or tasks: not known, so not checked. spares < 0: the plan's. -1: err names the srun
+ * options that are right. Pure. */
+int plan_check_counts(const struct plan *plan, int nodes, int tasks_per_node, int spares,
+                      struct err *err);
+
 /* Learning rate of a step (0-based). Pure. Warm-up (step+1)/warmup * lr, then the schedule. */
 double plan_lr(const struct plan_training *t, int64_t step);
 

@@ -114,8 +114,36 @@ int plan_nodes(const struct plan *plan, int tasks_per_node, int spares, struct e
     if (tasks_per_node >= 1 && plan->world % tasks_per_node == 0)
         return plan->world / tasks_per_node + spares;
     plan_divisors(plan->world, text, sizeof text);
-    return err_set(err, "%s: %d ranks do not fill nodes of %d tasks: use --ntasks-per-node=%s",
-                   plan->source, plan->world, tasks_per_node, text);
+    return err_set(err, "%s: %d rank%s do not fill nodes of %d tasks: use --ntasks-per-node=%s",
+                   plan->source, plan->world, plan->world == 1 ? "" : "s", tasks_per_node, text);
+}
+
+int plan_check_counts(const struct plan *plan, int nodes, int tasks_per_node, int spares,
+                      struct err *err)
+{
+    char with[60] = "";
+    if (spares < 0)
+        spares = plan->resilience.spares;
+    if (spares > 0)
+        snprintf(with, sizeof with, " and %d spare node%s", spares, spares == 1 ? "" : "s");
+    if (tasks_per_node == 0) {
+        /* One rank a node is the most nodes the ranks can use, one node with all of them the least.
+         */
+        if (nodes == 0 || nodes > spares)
+            return 0;
+        return err_set(err, "%s: %d ranks%s need %d nodes or more, but -N is %d: use -N%d or more",
+                       plan->source, plan->world, with, spares + 1, nodes, spares + 1);
+    }
+    int needed = plan_nodes(plan, tasks_per_node, spares, err);
+    if (needed < 0)
+        return -1;
+    if (nodes == 0 || nodes >= needed)
+        return 0;
+    return err_set(err,
+                   "%s: %d ranks, %d on a node,%s need %d nodes, but -N is %d: "
+                   "use -N%d --ntasks-per-node=%d",
+                   plan->source, plan->world, tasks_per_node, with, needed, nodes, needed,
+                   tasks_per_node);
 }
 
 /* From lr down to min_lr, `done` in 0..1, along half a cosine (Loshchilov and Hutter 2017). */

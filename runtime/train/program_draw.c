@@ -190,7 +190,7 @@ int program_print_actions(const struct program *p, FILE *out)
 /* ---- picture ---- */
 
 /* Pixels, and how much is drawn before it is cut: a picture of more is grey. */
-enum { ROW = 26, GAP = 4, LABEL = 76, SVG_UNITS = 240, SVG_STAGES = 32, MIN_DIGITS = 9 };
+enum { ROW = 26, GAP = 4, LABEL = 76, SVG_UNITS = 240, SVG_STAGES = 32 };
 
 static const char *colour_of(enum action_kind kind)
 {
@@ -200,7 +200,15 @@ static const char *colour_of(enum action_kind kind)
                                             : NULL;
 }
 
-static void draw_box(const struct action *a, double x, double y, double width, FILE *out)
+/* The size of numbers that fit a box of one unit, all of them or none: 0. A digit is a good half as
+ * wide as it is high. */
+static int font_of(int64_t microbatches, double unit)
+{
+    int digits = microbatches > 1000 ? 4 : microbatches > 100 ? 3 : microbatches > 10 ? 2 : 1;
+    return unit >= 8 * digits + 2 ? 11 : unit >= 6 * digits ? 9 : 0;
+}
+
+static void draw_box(const struct action *a, double x, double y, double width, int font, FILE *out)
 {
     char text[120];
     action_text(a, text, sizeof text);
@@ -208,11 +216,11 @@ static void draw_box(const struct action *a, double x, double y, double width, F
             "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" rx=\"2\" fill=\"%s\">"
             "<title>%s</title></rect>\n",
             x, y, width > 3 ? width - 1 : width, ROW, colour_of(a->kind), text);
-    if (width >= MIN_DIGITS + (a->microbatch > 9 ? 6 : 0))
+    if (font > 0)
         fprintf(out,
                 "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\" fill=\"#fff\" "
-                "font-size=\"11\">%d</text>\n",
-                x + (width - 1) / 2, y + ROW / 2.0 + 4, a->microbatch);
+                "font-size=\"%d\">%d</text>\n",
+                x + (width - 1) / 2, y + ROW / 2.0 + 4, font, a->microbatch);
 }
 
 static void draw_legend(double y, double length, double units, double busy, FILE *out)
@@ -225,7 +233,7 @@ static void draw_legend(double y, double length, double units, double busy, FILE
                 "<rect x=\"%.0f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>"
                 "<text x=\"%.0f\" y=\"%.1f\" font-size=\"12\" fill=\"#333\">%s</text>\n",
                 x, y, colour_of(kinds[i]), x + 17, y + 10.5, action_name(kinds[i]));
-        x += 130;
+        x += 140;
     }
     fprintf(out, "<text x=\"%.0f\" y=\"%.1f\" font-size=\"12\" fill=\"#333\">", x, y + 10.5);
     if (units < length)
@@ -244,6 +252,7 @@ int program_svg(const struct program *stages, int n_stages, double width, double
     if (program_simulate(stages, n_stages, NULL, &start, &end, &length, err) < 0)
         return -1;
     double units = length > SVG_UNITS ? SVG_UNITS : length, scale = (width - LABEL) / units;
+    int font = font_of(stages[0].microbatches, scale);
     fputs("<g font-family=\"sans-serif\">\n", out);
     for (int row = 0; row < rows; row++) {
         double y = row * (ROW + GAP);
@@ -263,7 +272,7 @@ int program_svg(const struct program *stages, int n_stages, double width, double
         for (int i = 0; i < stages[s].n; i++)
             if (colour_of(stages[s].actions[i].kind) && end[s][i] <= units)
                 draw_box(&stages[s].actions[i], LABEL + start[s][i] * scale, y,
-                         (end[s][i] - start[s][i]) * scale, out);
+                         (end[s][i] - start[s][i]) * scale, font, out);
     }
     draw_legend(*height - 20, length, units, 3.0 * (double)stages[0].microbatches, out);
     fputs("</g>\n", out);
