@@ -47,6 +47,11 @@ struct cpu_table {
     cpu_op_fn *op[KOP_KINDS];
 };
 
+enum cpu_isa { CPU_ISA_BASE, CPU_ISA_V3, CPU_ISA_V4 };
+
+/* As kernels_open_cpu, with at most these instructions, so that tests can run each table. */
+struct kernels *cpu_open(int threads, enum cpu_isa most, struct err *err);
+
 /* One table per type and instruction set. v3 is AVX2 with FMA, v4 AVX-512 (x86-64 levels). */
 extern const struct cpu_table cpu_table_f32_base, cpu_table_f64_base;
 extern const struct cpu_table cpu_table_f32_v3, cpu_table_f64_v3;

@@ -295,35 +295,64 @@ static const struct kernels_ops cpu_ops = {
     .signature = cpu_signature,
 };
 
-static void choose_tables(struct cpu *cpu)
-{
-    cpu->f32 = &cpu_table_f32_base;
-    cpu->f64 = &cpu_table_f64_base;
 #if defined(__x86_64__)
+static enum cpu_isa best_isa(void)
+{
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
-        cpu->f32 = &cpu_table_f32_v4;
-        cpu->f64 = &cpu_table_f64_v4;
-    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("bmi2")) {
-        cpu->f32 = &cpu_table_f32_v3;
-        cpu->f64 = &cpu_table_f64_v3;
-    }
+    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("bmi2");
+    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512vl");
+    return v4 ? CPU_ISA_V4 : v3 ? CPU_ISA_V3 : CPU_ISA_BASE;
+}
+#else
+static enum cpu_isa best_isa(void)
+{
+    return CPU_ISA_BASE;
+}
 #endif
+
+static void choose_tables(struct cpu *cpu, enum cpu_isa most)
+{
+    static const struct cpu_table *const tables[][2] = {
+        [CPU_ISA_BASE] = {&cpu_table_f32_base, &cpu_table_f64_base},
+#if defined(__x86_64__)
+        [CPU_ISA_V3] = {&cpu_table_f32_v3, &cpu_table_f64_v3},
+        [CPU_ISA_V4] = {&cpu_table_f32_v4, &cpu_table_f64_v4},
+#endif
+    };
+    enum cpu_isa isa = best_isa();
+    if (isa > most)
+        isa = most;
+    cpu->f32 = tables[isa][0];
+    cpu->f64 = tables[isa][1];
 }
 
-/* OpenBLAS's own threads change the bits of a product, so it is held to one; the setting is the
- * process's. Its calls are safe from several threads at once. */
-static void hold_blas_to_one_thread(void)
+/* OpenBLAS is called from several threads at once, one thread to a call: its own threads change the
+ * bits of a product. Of its three builds only the one with pthreads can do that. Seen with 0.3.21:
+ * the serial build has no locks, and calls at the same time now and then give wrong numbers; the
+ * OpenMP build keeps its number of threads per calling thread, so ours would start teams. The
+ * setting is the process's. */
+static int hold_blas_to_one_thread(struct err *err)
 {
+    enum { SERIAL, PTHREADS, OPENMP };
+    int build = openblas_get_parallel();
+    if (build != PTHREADS)
+        return err_set(err,
+                       "OpenBLAS is its %s build, which cannot be called from several threads with "
+                       "the same results: install the one with pthreads (on Debian "
+                       "libopenblas0-pthread; update-alternatives chooses among several)",
+                       build == OPENMP ? "OpenMP" : "serial");
     if (openblas_get_num_threads() != 1)
         openblas_set_num_threads(1);
+    return 0;
 }
 
-struct kernels *kernels_open_cpu(int threads, struct err *err)
+struct kernels *cpu_open(int threads, enum cpu_isa most, struct err *err)
 {
+    if (hold_blas_to_one_thread(err) != 0)
+        return NULL;
     struct cpu *cpu = calloc(1, sizeof(*cpu));
     if (cpu == NULL) {
         err_set(err, "no memory for a device");
@@ -336,11 +365,17 @@ struct kernels *kernels_open_cpu(int threads, struct err *err)
         return NULL;
     }
     pthread_mutex_init(&cpu->lock, NULL);
-    hold_blas_to_one_thread();
-    choose_tables(cpu);
-    const char *config = openblas_get_config();
-    snprintf(cpu->signature, sizeof(cpu->signature), "cpu %s, %.*s core %s, panel %d x %d",
-             cpu->f32->isa, (int)strcspn(config, " ") + 8, config, openblas_get_corename(),
-             MATMUL_PANEL_ROWS, MATMUL_PANEL_COLS);
+    choose_tables(cpu, most);
+    /* The configuration's first two words are the name and the version. */
+    const char *config = openblas_get_config(), *space = strchr(config, ' ');
+    int name = space != NULL ? (int)(space - config) + 1 + (int)strcspn(space + 1, " ") : 0;
+    snprintf(cpu->signature, sizeof(cpu->signature), "cpu %s, %.*s %s, panels %d x %d",
+             cpu->f32->isa, name, config, openblas_get_corename(), MATMUL_PANEL_ROWS,
+             MATMUL_PANEL_COLS);
     return &cpu->base;
+}
+
+struct kernels *kernels_open_cpu(int threads, struct err *err)
+{
+    return cpu_open(threads, CPU_ISA_V4, err);
 }

@@ -9,6 +9,11 @@
 
 static const double STEP = 1e-5, TOLERANCE = 1e-8;
 
+static enum cpu_isa isa_of(void **state)
+{
+    return *(const enum cpu_isa *)*state;
+}
+
 typedef double scalar_fn(const void *arg);
 
 /* Differences of f with respect to the n numbers at x (which f reads through arg). */
@@ -64,8 +69,7 @@ static double linear_scalar(const void *arg)
 static void test_matmul(void **state)
 {
     enum { M = M_SAMPLES * M_ROWS };
-    (void)state;
-    struct rig r = rig_open(2, K_F64);
+    struct rig r = rig_open_isa(2, K_F64, isa_of(state));
     struct linear l = {normals(1, M * M_K, 1), normals(2, M_N * M_K, 1), normals(3, M * M_N, 1)};
     struct kbuf dx = make(&r, K_F64, M * M_K), dw = make(&r, K_F64, M_N * M_K);
     KSUBMIT(r.k, r.stream, MATMUL, matmul, .mode = KMATMUL_BACKWARD_INPUT, .out = dx,
@@ -99,8 +103,7 @@ static double norm_scalar(const void *arg)
 
 static void test_norm(void **state)
 {
-    (void)state;
-    struct rig r = rig_open(2, K_F64);
+    struct rig r = rig_open_isa(2, K_F64, isa_of(state));
     struct norm n = {normals(1, N_ALL, 1), normals(2, N_DIM, 1), normals(3, N_ALL, 1),
                      normals(4, N_ALL, 1)};
     struct kbuf x = put(&r, n.x, N_ALL), w = put(&r, n.w, N_DIM), dy = put(&r, n.c, N_ALL);
@@ -138,8 +141,7 @@ static double rope_scalar(const void *arg)
 
 static void test_rope(void **state)
 {
-    (void)state;
-    struct rig r = rig_open(1, K_F64);
+    struct rig r = rig_open_isa(1, K_F64, isa_of(state));
     struct rope p = {normals(1, R_ALL, 1), normals(2, R_ALL, 1), normals(3, R_ROWS * R_DIM, 1)};
     struct kbuf d = put(&r, p.c, R_ALL);
     KSUBMIT(r.k, r.stream, ROPE, rope, .x = d, .table = put(&r, p.table, R_ROWS * R_DIM),
@@ -167,9 +169,9 @@ static double attention_scalar(const void *arg)
     return s;
 }
 
-static void attention_case(int64_t rows, int64_t heads, int64_t kv, int64_t dim)
+static void attention_case(void **state, int64_t rows, int64_t heads, int64_t kv, int64_t dim)
 {
-    struct rig r = rig_open(2, K_F64);
+    struct rig r = rig_open_isa(2, K_F64, isa_of(state));
     int64_t nq = rows * heads * dim, nk = rows * kv * dim;
     struct attention a = {normals(1, nq, 1),
                           normals(2, nk, 1),
@@ -198,11 +200,10 @@ static void attention_case(int64_t rows, int64_t heads, int64_t kv, int64_t dim)
  * of keys, the last of each partial. */
 static void test_attention(void **state)
 {
-    (void)state;
-    attention_case(7, 4, 2, 5);
-    attention_case(9, 3, 1, 4);
-    attention_case(70, 2, 1, 2);
-    attention_case(150, 1, 1, 1);
+    attention_case(state, 7, 4, 2, 5);
+    attention_case(state, 9, 3, 1, 4);
+    attention_case(state, 70, 2, 1, 2);
+    attention_case(state, 150, 1, 1, 1);
 }
 
 /* ---- swiglu ---- */
@@ -224,8 +225,7 @@ static double swiglu_scalar(const void *arg)
 
 static void test_swiglu(void **state)
 {
-    (void)state;
-    struct rig r = rig_open(1, K_F64);
+    struct rig r = rig_open_isa(1, K_F64, isa_of(state));
     struct swiglu s = {normals(1, S_N, 2), normals(2, S_N, 1), normals(3, S_N, 1)};
     struct kbuf gate = put(&r, s.gate, S_N), up = put(&r, s.up, S_N);
     KSUBMIT(r.k, r.stream, SWIGLU_BACKWARD, swiglu_backward, .dgate = gate, .dup = up,
@@ -253,8 +253,7 @@ static double xent_scalar(const void *arg)
 static void test_cross_entropy(void **state)
 {
     double targets[X_ROWS] = {0, 20, -1, 7, 7, 3};
-    (void)state;
-    struct rig r = rig_open(2, K_F64);
+    struct rig r = rig_open_isa(2, K_F64, isa_of(state));
     struct xent x = {normals(1, X_ALL, 2), targets};
     struct kop_xent o = {.logits = put(&r, x.logits, X_ALL),
                          .targets = put_as(&r, K_I32, targets, X_ROWS),
@@ -274,12 +273,19 @@ static void test_cross_entropy(void **state)
     rig_close(&r);
 }
 
+/* Each with every instruction set; a machine without one repeats the next lower. */
+#define EACH_ISA(test)                                                                             \
+    {#test " base", test, NULL, NULL, &isas[0]}, {#test " v3", test, NULL, NULL, &isas[1]},        \
+    {                                                                                              \
+#test " v4", test, NULL, NULL, &isas[2]                                                    \
+    }
+
 int main(void)
 {
+    enum cpu_isa isas[] = {CPU_ISA_BASE, CPU_ISA_V3, CPU_ISA_V4};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul), cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_rope),   cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_swiglu), cmocka_unit_test(test_cross_entropy),
+        EACH_ISA(test_matmul),    EACH_ISA(test_norm),   EACH_ISA(test_rope),
+        EACH_ISA(test_attention), EACH_ISA(test_swiglu), EACH_ISA(test_cross_entropy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "cpu/cpu.h"
 #include "kernels.h"
 #include "philox.h"
 
@@ -27,15 +28,20 @@ struct rig {
     enum kdtype dtype;
 };
 
-static inline struct rig rig_open(int threads, enum kdtype dtype)
+static inline struct rig rig_open_isa(int threads, enum kdtype dtype, enum cpu_isa most)
 {
     struct err err = {""};
-    struct rig r = {.k = kernels_open_cpu(threads, &err), .dtype = dtype};
+    struct rig r = {.k = cpu_open(threads, most, &err), .dtype = dtype};
     if (r.k == NULL)
         fail_msg("%s", err.text);
     r.stream = kernels_stream_open(r.k, &err);
     assert_non_null(r.stream);
     return r;
+}
+
+static inline struct rig rig_open(int threads, enum kdtype dtype)
+{
+    return rig_open_isa(threads, dtype, CPU_ISA_V4);
 }
 
 static inline void rig_close(struct rig *r)
