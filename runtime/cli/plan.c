@@ -25,13 +25,13 @@ static const char usage_text[] =
     "usage: gtrain plan check FILE[,section.key=value...] [--spares N] [--nodes N]\n"
     "                         [--tasks-per-node N]\n"
     "       gtrain plan show FILE[,section.key=value...] [--svg OUT] [--actions STAGE]\n"
-    "       gtrain plan keys\n"
+    "       gtrain plan keys [--man]\n"
     "\n"
     "check  says nothing and ends with 0 if the plan is right and fits the nodes; otherwise it\n"
     "       says what is wrong, where, and what would be right, and ends with 2\n"
     "show   prints the plan with every default filled in, sizes and memory, the map of ranks and\n"
     "       the pipeline schedule; --svg draws the last two; --actions lists one stage's program\n"
-    "keys   lists what a plan file can say\n";
+    "keys   lists what a plan file can say; --man as a part of gtrain-plan(5)\n";
 
 enum { OPT_SPARES = 1, OPT_NODES, OPT_TASKS, OPT_SVG, OPT_ACTIONS, OPT_HELP };
 
@@ -258,6 +258,10 @@ int cli_plan(int argc, char **argv)
         return show(argc - 1, argv + 1);
     if (!strcmp(what, "keys") && argc == 2) {
         plan_keys_print(stdout);
+        return EXIT_OK;
+    }
+    if (!strcmp(what, "keys") && argc == 3 && !strcmp(argv[2], "--man")) {
+        plan_keys_print_man(stdout);
         return EXIT_OK;
     }
     if (!strcmp(what, "--help") || !strcmp(what, "-h")) {

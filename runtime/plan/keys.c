@@ -275,24 +275,55 @@ void plan_key_range(const struct plan_key *key, char *text, size_t size)
     }
 }
 
+/* "default 1e-5", "default: heads", "required", "optional". */
+static void describe_default(const struct plan_key *key, char *text, size_t size)
+{
+    if (key->fallback)
+        snprintf(text, size, "default %s", key->fallback);
+    else if (key->computed)
+        snprintf(text, size, "default: %s", key->computed);
+    else
+        snprintf(text, size, "%s", key->flags & KEY_REQUIRED ? "required" : "optional");
+}
+
 void plan_keys_print(FILE *out)
 {
-    const char *section = "";
     for (int i = 0; i < plan_n_keys; i++) {
         const struct plan_key *key = &plan_keys[i];
-        char range[200];
-        if (strcmp(section, key->section)) {
+        char range[200], other[80];
+        if (i == 0 || strcmp(plan_keys[i - 1].section, key->section))
             fprintf(out, "%s%s:\n", i ? "\n" : "", key->section);
-            section = key->section;
-        }
         plan_key_range(key, range, sizeof range);
-        fprintf(out, "  %s: %s", key->name, range);
-        if (key->fallback)
-            fprintf(out, " (default %s)\n", key->fallback);
-        else if (key->computed)
-            fprintf(out, " (default: %s)\n", key->computed);
-        else
-            fprintf(out, " (%s)\n", key->flags & KEY_REQUIRED ? "required" : "optional");
-        fprintf(out, "      %s\n", key->doc);
+        describe_default(key, other, sizeof other);
+        fprintf(out, "  %s: %s (%s)\n      %s\n", key->name, range, other, key->doc);
+    }
+}
+
+/* A minus that can be copied from the page and a full stop that is no request. */
+static void write_man(const char *text, FILE *out)
+{
+    for (; *text; text++) {
+        if (*text == '-' || *text == '\\')
+            fputc('\\', out);
+        fputc(*text, out);
+    }
+}
+
+void plan_keys_print_man(FILE *out)
+{
+    for (int i = 0; i < plan_n_keys; i++) {
+        const struct plan_key *key = &plan_keys[i];
+        char range[200], other[80];
+        if (i == 0 || strcmp(plan_keys[i - 1].section, key->section))
+            fprintf(out, ".SS %s\n", key->section);
+        plan_key_range(key, range, sizeof range);
+        describe_default(key, other, sizeof other);
+        fprintf(out, ".TP\n.B %s\n", key->name);
+        write_man(range, out);
+        fputs(" (", out);
+        write_man(other, out);
+        fputs(")\n.br\n", out);
+        write_man(key->doc, out);
+        fputc('\n', out);
     }
 }

@@ -70,8 +70,9 @@ int plan_key_set(struct plan *plan, const struct plan_key *key, const struct yno
 /* The field as YAML, as it can be read back. */
 void plan_key_write(const struct plan *plan, const struct plan_key *key, FILE *out);
 
-/* The table for people: one line a key. */
+/* The table for people, as text and as the part of gtrain-plan(5) that it is. */
 void plan_keys_print(FILE *out);
+void plan_keys_print_man(FILE *out);
 
 /* A value from outside, cut and without control characters, so that it can stand in an error. */
 void plan_shown(const char *value, char *text, size_t size);
