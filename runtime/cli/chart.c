@@ -71,7 +71,7 @@ size_t chart_decimate(const struct chart_point *in, size_t n, double x_first, do
 
 int chart_ticks(double low, double high, int most, double *ticks)
 {
-    if (!(high > low) || most < 2)
+    if (!(high > low) || !isfinite(high - low) || most < 2)
         return 0;
     double power = pow(10, floor(log10((high - low) / most)));
     static const double factors[] = {1, 2, 5, 10, 20};
@@ -81,8 +81,8 @@ int chart_ticks(double low, double high, int most, double *ticks)
         if (last - first + 1 > most)
             continue;
         int n = 0;
-        for (double k = first; k <= last; k++)
-            ticks[n++] = k * step + 0.0; /* no -0 */
+        for (; n < most && first + n <= last; n++) /* n counts: first + 1 may be first */
+            ticks[n] = (first + n) * step + 0.0;   /* no -0 */
         return n;
     }
     return 0;
@@ -94,7 +94,10 @@ static int log_ticks(double low, double high, double *ticks)
     bool is_dense = high / low <= LOG_DENSE;
     const double *factors = is_dense ? dense : wide;
     int per_decade = is_dense ? 7 : high / low <= LOG_WIDE ? 3 : 1, n = 0;
-    for (double e = floor(log10(low)); e <= ceil(log10(high)); e++) {
+    /* A range may touch 0 or infinity, where a logarithm never arrives. */
+    int from = low > 1e-300 ? (int)floor(log10(low)) : -300;
+    int to = high < 1e300 ? (int)ceil(log10(high)) : 300;
+    for (int e = from; e <= to; e++) {
         for (int i = 0; i < per_decade; i++) {
             double t = factors[i] * pow(10, e);
             if (t >= low && t <= high && n < TICKS_MOST)

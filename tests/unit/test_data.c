@@ -445,6 +445,39 @@ static void test_megatron_refused(void **state)
                "truncated");
 }
 
+/* Each byte of an index changed, to each of a few values: either it is refused with a reason, or
+ * all windows can be read. */
+static void test_megatron_spoiled(void **state)
+{
+    struct fixture *f = *state;
+    f->plan.data.format = PLAN_DATA_MEGATRON;
+    f->plan.model.vocab = 60000;
+    unsigned char tokens[24] = {0};
+    put(f, "a.bin", tokens, sizeof tokens);
+    static const unsigned char values[] = {0, 1, 2, 0x40, 0x7f, 0x80, 0xff};
+    struct idx x;
+    for (size_t at = 0; at < sizeof x.bytes; at++) {
+        for (size_t v = 0; v < sizeof values; v++) {
+            make_idx(&x, 8, 2);
+            x.bytes[at] = values[v];
+            f->made = 1;
+            put(f, "a.idx", x.bytes, sizeof x.bytes);
+            struct err err = {{0}};
+            struct data *d;
+            if (data_open(&d, &f->plan, DATA_TRAIN, &err)) {
+                assert_true(strlen(err.text) > 20);
+                continue;
+            }
+            for (int64_t i = 0; i < data_windows(d); i++) {
+                int32_t t[5];
+                data_sample(d, i, t);
+                assert_int_equal(t[0] + t[4], 0);
+            }
+            data_close(d);
+        }
+    }
+}
+
 static void test_files_refused(void **state)
 {
     struct fixture *f = *state;
@@ -507,6 +540,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bin_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_megatron, setup, teardown),
         cmocka_unit_test_setup_teardown(test_megatron_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_megatron_spoiled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_files_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_error_names_plan_line, setup, teardown),
     };

@@ -134,6 +134,32 @@ static void test_lines_refused(void **state)
     run_free(&run);
 }
 
+/* One byte of a line changed, to each of a few values: whatever becomes of it, reading ends, and
+ * the line after it is read. */
+static void test_lines_spoiled(void **state)
+{
+    static const char line[] = "{\"step\":2,\"loss\":1.5e0,\"a\":\"\\u00e4\\n\",\"b\":null}\n";
+    static const char values[] = {0, '"', '\\', '{', '}', ',', ':', '9', 'e', '-', '\n', 'u', -1};
+    char path[128];
+    path_of(path, sizeof path, *state, "metrics.jsonl");
+    for (size_t at = 0; at + 1 < sizeof line - 1; at++) {
+        for (size_t v = 0; v < sizeof values; v++) {
+            char text[sizeof line];
+            memcpy(text, line, sizeof line);
+            text[at] = values[v];
+            FILE *out = fopen(path, "w");
+            assert_non_null(out);
+            fwrite(text, 1, sizeof line - 1, out);
+            fputs("{\"step\":9,\"loss\":1}\n", out);
+            fclose(out);
+            struct run run;
+            read_run(&run, *state);
+            assert_int_equal(run.steps[run.n_steps - 1].loss == 1, 1);
+            run_free(&run);
+        }
+    }
+}
+
 /* A line longer than any that is written is one malformed line, and the next is read. */
 static void test_long_line(void **state)
 {
@@ -217,6 +243,7 @@ static void test_ticks(void **state)
         {1.42, 1.71, 6, 6, {1.45, 1.5, 1.55, 1.6, 1.65, 1.7}},
         {-3, 3, 5, 3, {-2, 0, 2}},
         {5, 5, 6, 0, {0}},
+        {-1e308, 1e308, 6, 0, {0}}, /* the width overflows: no ticks, but an end */
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         double ticks[16];
@@ -274,6 +301,28 @@ static void test_page_is_safe(void **state)
     free(page);
 }
 
+/* Values at the ends of what a double can be: the page is finished, whatever it looks like. */
+static void test_page_of_extremes(void **state)
+{
+    put(*state, "metrics.jsonl",
+        "{\"step\":0,\"loss\":1e308,\"lr\":-1e308,\"grad_norm\":4e-324,\"time\":-1e308}\n"
+        "{\"step\":9007199254740992,\"loss\":1e-308,\"lr\":1e308,\"grad_norm\":1e300,"
+        "\"time\":1e308,\"generation\":1}\n"
+        "{\"step\":9007199254740991,\"loss\":1,\"lr\":1e308,\"grad_norm\":1e300}\n");
+    struct run run;
+    read_run(&run, *state);
+    assert_int_equal(run.n_steps, 3);
+    char *page = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&page, &bytes);
+    assert_non_null(out);
+    assert_int_equal(report_html(out, &run, "extremes"), 0);
+    fclose(out);
+    assert_non_null(strstr(page, "</html>"));
+    run_free(&run);
+    free(page);
+}
+
 /* One step, one value: still a page without NaN in its pictures. */
 static void test_page_of_one_step(void **state)
 {
@@ -299,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_last_line_wins, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lines_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lines_spoiled, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_to_report, setup, teardown),
         cmocka_unit_test(test_decimate),
@@ -306,6 +356,7 @@ int main(void)
         cmocka_unit_test(test_numbers),
         cmocka_unit_test_setup_teardown(test_page_is_safe, setup, teardown),
         cmocka_unit_test_setup_teardown(test_page_of_one_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_page_of_extremes, setup, teardown),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }
