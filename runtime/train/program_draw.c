@@ -56,9 +56,9 @@ static void tick(void *arg, int stage, int index, int from)
     double time = ready(c, stage, index);
     if (from >= 0)
         time = fmax(time, c->end[a->peer_stage][from]);
-    for (int other = 0; other < c->n_stages; other++) {
-        bool meets =
-            a->kind == ACTION_NORM || (a->kind == ACTION_REDUCE_TIED && other == a->peer_stage);
+    bool meeting = a->kind == ACTION_NORM || (a->kind == ACTION_REDUCE_TIED && a->peer_stage >= 0);
+    for (int other = 0; meeting && other < c->n_stages; other++) {
+        bool meets = a->kind == ACTION_NORM || other == a->peer_stage;
         int there = meets ? find_meeting(&c->stages[other], a->kind) : -1;
         if (there >= 0)
             time = fmax(time, ready(c, other, there));

@@ -18,6 +18,9 @@ struct walker {
     struct messages *messages; /* [stage * DIRECTIONS + direction], by sender */
     int **order;               /* of each action of each stage: which message it sends; or -1 */
     int *next;                 /* of each stage: the action it stands at */
+    bool *look;                /* of each stage: something it may wait for has happened */
+    bool *at_norm;             /* of each stage: it has come to its NORM */
+    int n_at_norm;
     struct err *err;
 };
 
@@ -67,6 +70,8 @@ static void walker_close(struct walker *w)
     free(w->messages);
     free(w->order);
     free(w->next);
+    free(w->look);
+    free(w->at_norm);
 }
 
 static int walker_open(struct walker *w)
@@ -75,7 +80,9 @@ static int walker_open(struct walker *w)
     w->messages = calloc(n * DIRECTIONS, sizeof *w->messages);
     w->order = calloc(n, sizeof *w->order);
     w->next = calloc(n, sizeof *w->next);
-    if (!w->messages || !w->order || !w->next)
+    w->look = calloc(n, sizeof *w->look);
+    w->at_norm = calloc(n, sizeof *w->at_norm);
+    if (!w->messages || !w->order || !w->next || !w->look || !w->at_norm)
         return err_set(w->err, "not enough memory to run %d stages side by side", w->n_stages);
     for (int stage = 0; stage < w->n_stages; stage++)
         if (open_stage(w, stage) < 0)
@@ -120,10 +127,27 @@ static bool can_run(struct walker *w, int stage, const struct action *a)
     }
     if (a->kind == ACTION_REDUCE_TIED && a->peer_stage >= 0)
         return has_come(w, a->peer_stage, a->kind);
-    for (int other = 0; a->kind == ACTION_NORM && other < w->n_stages; other++)
-        if (!has_come(w, other, a->kind))
-            return false;
-    return true;
+    return a->kind != ACTION_NORM || w->n_at_norm == w->n_stages;
+}
+
+/* After a stage has moved: who may go on? */
+static void wake(struct walker *w, int stage)
+{
+    if (stage > 0)
+        w->look[stage - 1] = true;
+    if (stage + 1 < w->n_stages)
+        w->look[stage + 1] = true;
+    w->look[w->n_stages - 1 - stage] = true; /* the tied embedding's other end */
+}
+
+static void come_to_norm(struct walker *w, int stage)
+{
+    if (!stands_at(w, stage, ACTION_NORM) || w->at_norm[stage])
+        return;
+    w->at_norm[stage] = true;
+    if (++w->n_at_norm == w->n_stages)
+        for (int i = 0; i < w->n_stages; i++)
+            w->look[i] = true;
 }
 
 /* Run what the stage can run now. */
@@ -172,10 +196,19 @@ int program_walk(const struct program *stages, int n_stages, program_visit *visi
 {
     struct walker w = {.stages = stages, .n_stages = n_stages, .err = err};
     int rc = walker_open(&w);
-    for (int moved = 1; rc == 0 && moved;) {
-        moved = 0;
-        for (int stage = 0; stage < n_stages; stage++)
-            moved |= advance(&w, stage, visit, arg) > 0;
+    for (int i = 0; rc == 0 && i < n_stages; i++)
+        w.look[i] = true;
+    for (int looked = 1; rc == 0 && looked;) {
+        looked = 0;
+        for (int stage = 0; stage < n_stages; stage++) {
+            if (!w.look[stage])
+                continue;
+            looked = 1;
+            w.look[stage] = false;
+            if (advance(&w, stage, visit, arg) > 0)
+                wake(&w, stage);
+            come_to_norm(&w, stage);
+        }
     }
     if (rc == 0)
         rc = stuck(&w);
