@@ -20,6 +20,7 @@ struct launch_identity {
     int node_rank;
     int spares; /* spare nodes waiting now */
     uint32_t epoch, generation;
+    char run_id[17];    /* 16 hex digits, from DIR/run.json (rundir.h); "" without a coordinator */
     char node[256];     /* this node's name */
     char address[64];   /* this node's address towards the others (IPv4 text), or "" */
     char restore[4096]; /* --gtrain-restore: latest | none | STEP | PATH; "" = not said */
