@@ -1,0 +1,363 @@
+/* message.c - encoding and decoding, field by field in one order; bounds are checked here, meaning
+ * by whoever acts on a message. */
+#include "launch/message.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct wire_frame *message_plain(enum message_type type)
+{
+    return wire_frame_new((uint16_t)type);
+}
+
+struct wire_frame *message_again(const struct wire_message *m)
+{
+    struct wire_frame *f = wire_frame_new(m->type);
+    wire_put_raw(f, m->payload, m->bytes);
+    return f;
+}
+
+struct wire_frame *message_challenge(const unsigned char nonce[AUTH_BYTES])
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_CHALLENGE);
+    wire_put_raw(f, nonce, AUTH_BYTES);
+    return f;
+}
+
+int message_get_challenge(const struct wire_message *m, unsigned char nonce[AUTH_BYTES])
+{
+    struct wire_reader r = wire_reader(m);
+    wire_get_raw(&r, nonce, AUTH_BYTES);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_proof(const unsigned char nonce[AUTH_BYTES],
+                                 const unsigned char mac[AUTH_BYTES])
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_PROOF);
+    wire_put_raw(f, nonce, AUTH_BYTES);
+    wire_put_raw(f, mac, AUTH_BYTES);
+    return f;
+}
+
+int message_get_proof(const struct wire_message *m, unsigned char nonce[AUTH_BYTES],
+                      unsigned char mac[AUTH_BYTES])
+{
+    struct wire_reader r = wire_reader(m);
+    wire_get_raw(&r, nonce, AUTH_BYTES);
+    wire_get_raw(&r, mac, AUTH_BYTES);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_welcome(const unsigned char mac[AUTH_BYTES])
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_WELCOME);
+    wire_put_raw(f, mac, AUTH_BYTES);
+    return f;
+}
+
+int message_get_welcome(const struct wire_message *m, unsigned char mac[AUTH_BYTES])
+{
+    struct wire_reader r = wire_reader(m);
+    wire_get_raw(&r, mac, AUTH_BYTES);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_join(const struct message_join *v)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_JOIN);
+    wire_put_u32(f, v->local_id);
+    wire_put_u32(f, v->proc_id);
+    return f;
+}
+
+int message_get_join(const struct wire_message *m, struct message_join *v)
+{
+    struct wire_reader r = wire_reader(m);
+    v->local_id = wire_get_u32(&r);
+    v->proc_id = wire_get_u32(&r);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_register(const struct message_register *v)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_REGISTER);
+    wire_put_string(f, v->node);
+    wire_put_string(f, v->topology);
+    wire_put_string(f, v->address);
+    wire_put_u16(f, v->port);
+    wire_put_u32(f, v->node_id);
+    wire_put_u32(f, v->nodes);
+    wire_put_u32(f, v->tasks);
+    wire_put_u32(f, v->local_tasks);
+    wire_put_u32(f, v->cores);
+    wire_put_u32(f, v->epoch);
+    wire_put_u32(f, v->generation);
+    return f;
+}
+
+int message_get_register(const struct wire_message *m, struct message_register *v)
+{
+    struct wire_reader r = wire_reader(m);
+    wire_get_string(&r, v->node, sizeof v->node);
+    wire_get_string(&r, v->topology, sizeof v->topology);
+    wire_get_string(&r, v->address, sizeof v->address);
+    v->port = wire_get_u16(&r);
+    v->node_id = wire_get_u32(&r);
+    v->nodes = wire_get_u32(&r);
+    v->tasks = wire_get_u32(&r);
+    v->local_tasks = wire_get_u32(&r);
+    v->cores = wire_get_u32(&r);
+    v->epoch = wire_get_u32(&r);
+    v->generation = wire_get_u32(&r);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_refused(const char *text)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_REFUSED);
+    wire_put_string(f, text);
+    return f;
+}
+
+int message_get_refused(const struct wire_message *m, char text[MESSAGE_TEXT_BYTES])
+{
+    struct wire_reader r = wire_reader(m);
+    wire_get_string(&r, text, MESSAGE_TEXT_BYTES);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_assign(const struct message_assign *v)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_ASSIGN);
+    wire_put_u32(f, v->epoch);
+    wire_put_u32(f, v->generation);
+    wire_put_u32(f, v->world);
+    wire_put_u32(f, v->local_world);
+    wire_put_u32(f, (uint32_t)v->node_rank);
+    wire_put_u32(f, v->spares);
+    wire_put_u32(f, v->heartbeat_ms);
+    wire_put_u32(f, v->patience_ms);
+    wire_put_string(f, v->address);
+    wire_put_string(f, v->master_address);
+    wire_put_u16(f, v->master_port);
+    wire_put_string(f, v->run_id);
+    wire_put_string(f, v->run_dir);
+    wire_put_string(f, v->restore);
+    wire_put_bytes(f, v->plan, v->plan_bytes);
+    return f;
+}
+
+/* Take a text of at most max bytes as a malloc'ed copy, NULL for an empty one. */
+static char *get_text(struct wire_reader *r, size_t max, size_t *bytes)
+{
+    const unsigned char *at = wire_get_bytes(r, max, bytes);
+    if (!*bytes)
+        return NULL;
+    char *text = malloc(*bytes + 1);
+    if (!text) {
+        r->bad = 1;
+        return NULL;
+    }
+    memcpy(text, at, *bytes);
+    text[*bytes] = 0;
+    return text;
+}
+
+int message_get_assign(const struct wire_message *m, struct message_assign *v)
+{
+    struct wire_reader r = wire_reader(m);
+    v->epoch = wire_get_u32(&r);
+    v->generation = wire_get_u32(&r);
+    v->world = wire_get_u32(&r);
+    v->local_world = wire_get_u32(&r);
+    v->node_rank = (int32_t)wire_get_u32(&r);
+    v->spares = wire_get_u32(&r);
+    v->heartbeat_ms = wire_get_u32(&r);
+    v->patience_ms = wire_get_u32(&r);
+    wire_get_string(&r, v->address, sizeof v->address);
+    wire_get_string(&r, v->master_address, sizeof v->master_address);
+    v->master_port = wire_get_u16(&r);
+    wire_get_string(&r, v->run_id, sizeof v->run_id);
+    wire_get_string(&r, v->run_dir, sizeof v->run_dir);
+    wire_get_string(&r, v->restore, sizeof v->restore);
+    v->plan = get_text(&r, MESSAGE_PLAN_BYTES, &v->plan_bytes);
+    if (!wire_done(&r) && v->world && v->world <= MESSAGE_MAX_WORLD && v->local_world &&
+        v->local_world <= MESSAGE_MAX_TASKS && v->node_rank >= -1 && v->heartbeat_ms)
+        return 0;
+    message_assign_free(v);
+    return -1;
+}
+
+void message_assign_free(struct message_assign *v)
+{
+    free(v->plan);
+    v->plan = NULL;
+}
+
+struct wire_frame *message_identity(const struct launch_identity *v)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_IDENTITY);
+    wire_put_u32(f, (uint32_t)v->rank);
+    wire_put_u32(f, (uint32_t)v->world);
+    wire_put_u32(f, (uint32_t)v->local_rank);
+    wire_put_u32(f, (uint32_t)v->local_world);
+    wire_put_u32(f, (uint32_t)v->node_rank);
+    wire_put_u32(f, (uint32_t)v->spares);
+    wire_put_u32(f, v->epoch);
+    wire_put_u32(f, v->generation);
+    wire_put_string(f, v->run_id);
+    wire_put_string(f, v->node);
+    wire_put_string(f, v->address);
+    wire_put_string(f, v->restore);
+    wire_put_string(f, v->run_dir);
+    wire_put_bytes(f, v->plan_text, v->plan_bytes);
+    return f;
+}
+
+int message_get_identity(const struct wire_message *m, struct launch_identity *v)
+{
+    struct wire_reader r = wire_reader(m);
+    v->rank = (int)wire_get_u32(&r);
+    v->world = (int)wire_get_u32(&r);
+    v->local_rank = (int)wire_get_u32(&r);
+    v->local_world = (int)wire_get_u32(&r);
+    v->node_rank = (int)wire_get_u32(&r);
+    v->spares = (int)wire_get_u32(&r);
+    v->epoch = wire_get_u32(&r);
+    v->generation = wire_get_u32(&r);
+    wire_get_string(&r, v->run_id, sizeof v->run_id);
+    wire_get_string(&r, v->node, sizeof v->node);
+    wire_get_string(&r, v->address, sizeof v->address);
+    wire_get_string(&r, v->restore, sizeof v->restore);
+    wire_get_string(&r, v->run_dir, sizeof v->run_dir);
+    v->plan_text = get_text(&r, MESSAGE_PLAN_BYTES, &v->plan_bytes);
+    if (!wire_done(&r) && v->world > 0 && v->world <= MESSAGE_MAX_WORLD && v->rank >= 0 &&
+        v->rank < v->world && v->local_rank >= 0 && v->local_rank < v->local_world)
+        return 0;
+    free(v->plan_text);
+    v->plan_text = NULL;
+    return -1;
+}
+
+struct wire_frame *message_rank(enum message_type type, uint32_t rank)
+{
+    struct wire_frame *f = wire_frame_new((uint16_t)type);
+    wire_put_u32(f, rank);
+    return f;
+}
+
+int message_get_rank(const struct wire_message *m, uint32_t *rank)
+{
+    struct wire_reader r = wire_reader(m);
+    *rank = wire_get_u32(&r);
+    return r.bad ? -1 : 0;
+}
+
+struct wire_frame *message_progress(uint32_t rank, int64_t step)
+{
+    struct wire_frame *f = message_rank(MESSAGE_PROGRESS, rank);
+    wire_put_u64(f, (uint64_t)step);
+    return f;
+}
+
+int message_get_progress(const struct wire_message *m, uint32_t *rank, int64_t *step)
+{
+    struct wire_reader r = wire_reader(m);
+    *rank = wire_get_u32(&r);
+    *step = (int64_t)wire_get_u64(&r);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_exchange(uint32_t rank, uint32_t turn, const void *blob, size_t bytes)
+{
+    struct wire_frame *f = message_rank(MESSAGE_EXCHANGE, rank);
+    wire_put_u32(f, turn);
+    wire_put_bytes(f, blob, bytes);
+    return f;
+}
+
+int message_get_exchange(const struct wire_message *m, uint32_t *rank, uint32_t *turn,
+                         const unsigned char **blob, size_t *bytes)
+{
+    struct wire_reader r = wire_reader(m);
+    *rank = wire_get_u32(&r);
+    *turn = wire_get_u32(&r);
+    *blob = wire_get_bytes(&r, MESSAGE_BLOB_BYTES, bytes);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_exchanged(uint32_t turn, uint32_t world, void *const *blobs,
+                                     const size_t *bytes)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_EXCHANGED);
+    wire_put_u32(f, turn);
+    wire_put_u32(f, world);
+    for (uint32_t i = 0; i < world; i++)
+        wire_put_bytes(f, blobs[i], bytes[i]);
+    return f;
+}
+
+int message_get_exchanged(const struct wire_message *m, uint32_t *turn, uint32_t world,
+                          void **blobs, size_t *bytes)
+{
+    struct wire_reader r = wire_reader(m);
+    *turn = wire_get_u32(&r);
+    if (wire_get_u32(&r) != world)
+        return -1;
+    memset(blobs, 0, world * sizeof *blobs);
+    for (uint32_t i = 0; i < world && !r.bad; i++) {
+        const unsigned char *at = wire_get_bytes(&r, MESSAGE_BLOB_BYTES, &bytes[i]);
+        unsigned char *copy = malloc(bytes[i] + 1);
+        if (!copy) {
+            r.bad = 1;
+            break;
+        }
+        if (bytes[i])
+            memcpy(copy, at, bytes[i]);
+        copy[bytes[i]] = 0;
+        blobs[i] = copy;
+    }
+    if (!wire_done(&r))
+        return 0;
+    for (uint32_t i = 0; i < world; i++) {
+        free(blobs[i]);
+        blobs[i] = NULL;
+    }
+    return -1;
+}
+
+struct wire_frame *message_exited(const struct message_exited *v)
+{
+    struct wire_frame *f = message_rank(MESSAGE_EXITED, v->rank);
+    wire_put_u8(f, v->signal);
+    wire_put_u8(f, v->code);
+    wire_put_u8(f, v->flags);
+    return f;
+}
+
+int message_get_exited(const struct wire_message *m, struct message_exited *v)
+{
+    struct wire_reader r = wire_reader(m);
+    v->rank = wire_get_u32(&r);
+    v->signal = wire_get_u8(&r);
+    v->code = wire_get_u8(&r);
+    v->flags = wire_get_u8(&r);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_end(const struct message_end *v)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_END);
+    wire_put_u8(f, v->code);
+    wire_put_string(f, v->text);
+    return f;
+}
+
+int message_get_end(const struct wire_message *m, struct message_end *v)
+{
+    struct wire_reader r = wire_reader(m);
+    v->code = wire_get_u8(&r);
+    wire_get_string(&r, v->text, sizeof v->text);
+    return wire_done(&r);
+}

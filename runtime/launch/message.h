@@ -1,0 +1,156 @@
+/* message.h - what the coordinator, the node's agents and a worker say to each other.
+ *
+ * Three hops, one vocabulary: coordinator - hub (TCP, one connection a node), hub - agent (unix
+ * socket, one a task), agent - worker (socketpair). What passes through is passed on unread:
+ *
+ *   coordinator          hub of a node            agent of a task         worker
+ *     CHALLENGE ->
+ *              <- PROOF
+ *     WELCOME   ->               <- JOIN
+ *              <- REGISTER
+ *     ASSIGN    ->               ASSIGN ->               <- OPENED
+ *                                                        IDENTITY ->
+ *              <- OPENED, EXCHANGE, PROGRESS, DONE ------------------------
+ *     EXCHANGED ---------------------------------------------------------->
+ *              <- EXITED ------------------
+ *     END       ->               END ->
+ *     BEAT both ways, once a heartbeat;  REFUSED -> with the reason;  STOP -> worker
+ *
+ * A message about a rank names it, and who passes it on checks that it may. */
+#ifndef GTRAIN_LAUNCH_MESSAGE_H
+#define GTRAIN_LAUNCH_MESSAGE_H
+
+#include <stdint.h>
+
+#include "launch/auth.h"
+#include "launch/client.h"
+#include "launch/wire.h"
+
+enum message_type {
+    MESSAGE_CHALLENGE = 1,
+    MESSAGE_PROOF,
+    MESSAGE_WELCOME,
+    MESSAGE_JOIN,
+    MESSAGE_REGISTER,
+    MESSAGE_REFUSED,
+    MESSAGE_ASSIGN,
+    MESSAGE_OPENED,
+    MESSAGE_IDENTITY,
+    MESSAGE_EXCHANGE,
+    MESSAGE_EXCHANGED,
+    MESSAGE_PROGRESS,
+    MESSAGE_DONE,
+    MESSAGE_EXITED,
+    MESSAGE_STOP,
+    MESSAGE_END,
+    MESSAGE_BEAT,
+};
+
+enum {
+    MESSAGE_NAME_BYTES = 256,
+    MESSAGE_TEXT_BYTES = 1024,
+    MESSAGE_PATH_BYTES = 4096,
+    MESSAGE_PLAN_BYTES = 1048576, /* longest plan text */
+    MESSAGE_BLOB_BYTES = 1048576, /* longest blob of one rank in an exchange */
+    MESSAGE_MAX_TASKS = 1024,     /* on one node */
+    MESSAGE_MAX_WORLD = 1048576,
+};
+
+/* A task reports to its node's hub. */
+struct message_join {
+    uint32_t local_id, proc_id;
+};
+
+/* A node reports, all of its tasks present. `generation` 0: for the first time; else it lost its
+ * connection and goes on with the ranks of that generation. */
+struct message_register {
+    char node[MESSAGE_NAME_BYTES];
+    char topology[MESSAGE_TEXT_BYTES]; /* SLURM_TOPOLOGY_ADDR, "spine.leaf.node", or "" */
+    char address[64];                  /* towards the other nodes */
+    uint16_t port;                  /* free there now: the job's MASTER_PORT if rank 0 comes here */
+    uint32_t node_id, nodes, tasks; /* as Slurm counts: SLURM_NODEID, all nodes, all tasks */
+    uint32_t local_tasks, cores;
+    uint32_t epoch, generation;
+};
+
+/* What a node is to be. */
+struct message_assign {
+    uint32_t epoch, generation;
+    uint32_t world, local_world;
+    int32_t node_rank; /* -1: a spare */
+    uint32_t spares;
+    uint32_t heartbeat_ms, patience_ms;
+    char address[64]; /* this node's own, towards the others */
+    char master_address[64];
+    uint16_t master_port;
+    char run_id[17];
+    char run_dir[MESSAGE_PATH_BYTES], restore[MESSAGE_PATH_BYTES];
+    char *plan; /* owned when decoded; plan_bytes long, and a NUL */
+    size_t plan_bytes;
+};
+
+enum { EXITED_ORDERED = 1, EXITED_OPENED = 2, EXITED_DONE = 4 };
+
+/* A worker is gone. */
+struct message_exited {
+    uint32_t rank;
+    uint8_t signal; /* 0: it exited with `code` */
+    uint8_t code;
+    uint8_t
+        flags; /* EXITED_*: right after a signal to the step; it used launch/client.h; said done */
+};
+
+struct message_end {
+    uint8_t code;
+    char text[MESSAGE_TEXT_BYTES]; /* to be printed by this node, or "" */
+};
+
+/* Encoders return a frame for wire_queue; NULL when memory is out, which wire_queue takes. Decoders
+ * return 0, or -1 when a field is missing, over its limit or left over. */
+struct wire_frame *message_plain(enum message_type type);
+struct wire_frame *message_challenge(const unsigned char nonce[AUTH_BYTES]);
+int message_get_challenge(const struct wire_message *m, unsigned char nonce[AUTH_BYTES]);
+struct wire_frame *message_proof(const unsigned char nonce[AUTH_BYTES],
+                                 const unsigned char mac[AUTH_BYTES]);
+int message_get_proof(const struct wire_message *m, unsigned char nonce[AUTH_BYTES],
+                      unsigned char mac[AUTH_BYTES]);
+struct wire_frame *message_welcome(const unsigned char mac[AUTH_BYTES]);
+int message_get_welcome(const struct wire_message *m, unsigned char mac[AUTH_BYTES]);
+
+struct wire_frame *message_join(const struct message_join *v);
+int message_get_join(const struct wire_message *m, struct message_join *v);
+struct wire_frame *message_register(const struct message_register *v);
+int message_get_register(const struct wire_message *m, struct message_register *v);
+struct wire_frame *message_refused(const char *text);
+int message_get_refused(const struct wire_message *m, char text[MESSAGE_TEXT_BYTES]);
+struct wire_frame *message_assign(const struct message_assign *v);
+int message_get_assign(const struct wire_message *m, struct message_assign *v);
+void message_assign_free(struct message_assign *v);
+
+struct wire_frame *message_identity(const struct launch_identity *v);
+int message_get_identity(const struct wire_message *m, struct launch_identity *v);
+
+/* OPENED, DONE: about a rank, nothing else. */
+struct wire_frame *message_rank(enum message_type type, uint32_t rank);
+/* The rank of any message about one (OPENED, EXCHANGE, PROGRESS, DONE, EXITED). */
+int message_get_rank(const struct wire_message *m, uint32_t *rank);
+struct wire_frame *message_progress(uint32_t rank, int64_t step);
+int message_get_progress(const struct wire_message *m, uint32_t *rank, int64_t *step);
+struct wire_frame *message_exchange(uint32_t rank, uint32_t turn, const void *blob, size_t bytes);
+int message_get_exchange(const struct wire_message *m, uint32_t *rank, uint32_t *turn,
+                         const unsigned char **blob, size_t *bytes);
+/* Everybody's blobs, in rank order. */
+struct wire_frame *message_exchanged(uint32_t turn, uint32_t world, void *const *blobs,
+                                     const size_t *bytes);
+/* blobs[i] malloc'ed with a NUL behind; none left allocated on failure. */
+int message_get_exchanged(const struct wire_message *m, uint32_t *turn, uint32_t world,
+                          void **blobs, size_t *bytes);
+struct wire_frame *message_exited(const struct message_exited *v);
+int message_get_exited(const struct wire_message *m, struct message_exited *v);
+struct wire_frame *message_end(const struct message_end *v);
+int message_get_end(const struct wire_message *m, struct message_end *v);
+
+/* A message as it came, to be passed on. */
+struct wire_frame *message_again(const struct wire_message *m);
+
+#endif
