@@ -1,0 +1,527 @@
+/* coordinator.c - the loop: messages in, run.h decides, messages out. */
+#include "launch/coordinator.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "launch/message.h"
+#include "launch/peers.h"
+#include "launch/runlog.h"
+
+enum {
+    LINGER_MS = 5000,    /* after the end, for the agents to kill their workers and leave */
+    SRUN_GONE_MS = 2000, /* what the nodes said before srun's end has arrived by then */
+    SRUN_LINE_BYTES = 1000,
+    EVENTS = 64,
+};
+
+/* One exchange at a time: nobody can be a turn ahead of anybody who has not had its answer. */
+struct exchange {
+    uint32_t turn;
+    int count;
+    size_t bytes;
+    void **blobs; /* world */
+    size_t *lengths;
+    struct wire_frame *answer; /* of turn - 1, for a node that lost its connection meanwhile */
+};
+
+struct coordinator {
+    struct coordinator_options options;
+    struct run run;
+    struct peers peers;
+    struct runlog log;
+    struct exchange exchange;
+    int64_t next_beat;
+    int64_t srun_gone; /* when; 0: it is there */
+    int64_t leave_by;  /* after the end; INT64_MAX before */
+};
+
+/* The address of this host that others most likely reach: that of the default route, else the first
+ * interface that is up and not loopback. Nodes also try the one Slurm gives them. */
+static void own_address(char address[64])
+{
+    snprintf(address, 64, "127.0.0.1");
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9)};
+    inet_pton(AF_INET, "192.0.2.1",
+              &to.sin_addr); /* nothing is sent: only the route is asked for */
+    socklen_t bytes = sizeof to;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int found = fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof to) &&
+                !getsockname(fd, (struct sockaddr *)&to, &bytes) &&
+                inet_ntop(AF_INET, &to.sin_addr, address, 64);
+    if (fd >= 0)
+        close(fd);
+    struct ifaddrs *all = NULL;
+    if (found || getifaddrs(&all))
+        return;
+    for (struct ifaddrs *i = all; i; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
+            i->ifa_flags & IFF_LOOPBACK)
+            continue;
+        inet_ntop(AF_INET, &((struct sockaddr_in *)i->ifa_addr)->sin_addr, address, 64);
+        break;
+    }
+    freeifaddrs(all);
+}
+
+int coordinator_open(struct coordinator **out, const struct coordinator_options *options,
+                     struct coordinator_door *door, struct err *err)
+{
+    *out = NULL;
+    struct coordinator *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(err, "out of memory");
+    c->options = *options;
+    c->log.fd = -1;
+    c->peers.epoll = c->peers.listener = -1;
+    if (run_open(&c->run, &options->run, clock_ms(), err))
+        goto fail;
+    runlog_open(&c->log, options->run_dir);
+    c->exchange.blobs = calloc((size_t)c->run.world, sizeof *c->exchange.blobs);
+    c->exchange.lengths = calloc((size_t)c->run.world, sizeof *c->exchange.lengths);
+    if (!c->exchange.blobs || !c->exchange.lengths) {
+        err_set(err, "out of memory for %d ranks", c->run.world);
+        goto fail;
+    }
+    if (peers_open(&c->peers, options->run.nodes, options->port_first, options->port_last, &c->log,
+                   err))
+        goto fail;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = c};
+    if (options->life_fd >= 0 &&
+        epoll_ctl(c->peers.epoll, EPOLL_CTL_ADD, options->life_fd, &event)) {
+        err_set_errno(err, errno, "cannot watch srun's end of the line");
+        goto fail;
+    }
+    struct sockaddr_in at;
+    socklen_t bytes = sizeof at;
+    if (getsockname(c->peers.listener, (struct sockaddr *)&at, &bytes)) {
+        err_set_errno(err, errno, "no port");
+        goto fail;
+    }
+    door->port = ntohs(at.sin_port);
+    own_address(door->address);
+    auth_hex(c->peers.secret.bytes, door->secret);
+    runlog_line(&c->log, "epoch %u of run %s: waiting for %d nodes at %s:%u", options->run.epoch,
+                options->run_id, options->run.nodes, door->address, door->port);
+    *out = c;
+    return 0;
+fail:
+    coordinator_close(c);
+    return -1;
+}
+
+void coordinator_close(struct coordinator *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; c->exchange.blobs && i < c->run.world; i++)
+        free(c->exchange.blobs[i]);
+    free(c->exchange.blobs);
+    free(c->exchange.lengths);
+    wire_frame_drop(c->exchange.answer);
+    peers_close(&c->peers);
+    runlog_close(&c->log);
+    run_close(&c->run);
+    free(c);
+}
+
+/* ---- connections and nodes ---- */
+
+static struct peer *peer_of(struct coordinator *c, int node)
+{
+    for (struct peer *p = c->peers.first; p; p = p->next)
+        if (p->node == node)
+            return p;
+    return NULL;
+}
+
+/* A node's connection is gone: in good order, or broken. */
+static void lost_connection(struct coordinator *c, struct peer *peer, int orderly, const char *why)
+{
+    int node = peer->node;
+    if (peer->stage == PEER_STRANGER) {
+        peers_refuse(&c->peers, peer, why);
+        return;
+    }
+    peers_drop(&c->peers, peer);
+    if (node < 0)
+        return;
+    if (c->run.phase != RUN_ENDED)
+        runlog_line(&c->log, "node %s: %s", c->run.nodes[node].info.node, why);
+    if (orderly)
+        run_closed(&c->run, node, clock_ms());
+    else
+        run_broken(&c->run, node, clock_ms());
+}
+
+static void send_to(struct coordinator *c, struct peer *peer, struct wire_frame *f)
+{
+    if (peers_send(&c->peers, peer, f))
+        lost_connection(c, peer, 0, "its connection broke");
+}
+
+/* To every node with a connection; only those with ranks if `ranks`. Drops the caller's hold. */
+static void send_to_all(struct coordinator *c, struct wire_frame *f, int ranks)
+{
+    for (struct peer *p = c->peers.first, *next; p; p = next) {
+        next = p->next;
+        if (p->stage == PEER_NODE && (!ranks || c->run.nodes[p->node].node_rank >= 0))
+            send_to(c, p, wire_frame_keep(f));
+    }
+    wire_frame_drop(f);
+}
+
+static void send_assignment(struct coordinator *c, struct peer *peer)
+{
+    const struct run_node *node = &c->run.nodes[peer->node];
+    const struct run_node *master = &c->run.nodes[run_find_node_rank(&c->run, 0)];
+    const struct coordinator_options *o = &c->options;
+    struct message_assign *a = calloc(1, sizeof *a);
+    if (!a) {
+        send_to(c, peer, NULL);
+        return;
+    }
+    *a = (struct message_assign){
+        .epoch = o->run.epoch,
+        .generation = o->run.generation,
+        .world = (uint32_t)c->run.world,
+        .local_world = (uint32_t)o->run.shape.tasks,
+        .node_rank = node->node_rank,
+        .spares = (uint32_t)run_spares(&c->run),
+        .heartbeat_ms = (uint32_t)o->run.heartbeat_ms,
+        .patience_ms = (uint32_t)o->run.patience_ms,
+        .master_port = master->info.port,
+        .plan = (char *)o->plan_text,
+        .plan_bytes = o->plan_text ? o->plan_bytes : 0,
+    };
+    snprintf(a->address, sizeof a->address, "%s", node->info.address);
+    snprintf(a->master_address, sizeof a->master_address, "%s", master->info.address);
+    snprintf(a->run_id, sizeof a->run_id, "%s", o->run_id);
+    snprintf(a->run_dir, sizeof a->run_dir, "%s", o->run_dir ? o->run_dir : "");
+    snprintf(a->restore, sizeof a->restore, "%s", o->restore ? o->restore : "");
+    send_to(c, peer, message_assign(a));
+    free(a);
+}
+
+static void place_all(struct coordinator *c)
+{
+    struct err err;
+    if (run_place(&c->run, &err)) {
+        run_stop(&c->run, 1, err.text, clock_ms());
+        return;
+    }
+    runlog_line(&c->log, "all %d nodes are there: generation %u starts with %d ranks, %d spare",
+                c->run.n_nodes, c->run.config.generation, c->run.world, run_spares(&c->run));
+    runlog_placement(&c->log, c->options.run_dir, &c->run);
+    for (struct peer *p = c->peers.first, *next; p; p = next) {
+        next = p->next;
+        if (p->stage == PEER_NODE)
+            send_assignment(c, p);
+    }
+}
+
+static void take_register(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    struct message_register info;
+    struct err err;
+    if (m->type != MESSAGE_REGISTER || message_get_register(m, &info)) {
+        peers_refuse(&c->peers, peer, "it proved the secret, but does not register properly");
+        return;
+    }
+    int node = run_register(&c->run, &info, clock_ms(), &err);
+    if (node < 0) {
+        peers_send(&c->peers, peer, message_refused(err.text));
+        peers_refuse(&c->peers, peer, err.text);
+        return;
+    }
+    struct peer *old = peer_of(c, node);
+    if (old)
+        peers_drop(&c->peers, old); /* half open: the node knows better */
+    peer->stage = PEER_NODE;
+    peer->node = node;
+    runlog_line(&c->log, "node %s %s from %s (%u tasks, %u cores, topology %s)", info.node,
+                info.generation || old ? "came back" : "registered", peer->from, info.local_tasks,
+                info.cores, *info.topology ? info.topology : "none");
+    if (c->run.phase != RUN_GATHERING && !info.generation)
+        send_assignment(c, peer);
+    else if (run_complete(&c->run))
+        place_all(c);
+}
+
+/* ---- about ranks ---- */
+
+static void finish_exchange(struct coordinator *c)
+{
+    struct exchange *x = &c->exchange;
+    wire_frame_drop(x->answer);
+    x->answer = message_exchanged(x->turn, (uint32_t)c->run.world, x->blobs, x->lengths);
+    for (int i = 0; i < c->run.world; i++) {
+        free(x->blobs[i]);
+        x->blobs[i] = NULL;
+    }
+    x->turn++;
+    x->count = 0;
+    x->bytes = 0;
+    if (x->answer)
+        send_to_all(c, wire_frame_keep(x->answer), 1);
+    else
+        run_stop(&c->run, 1, "the coordinator is out of memory", clock_ms());
+}
+
+/* 0, or -1 if this is no message of a rank on that node. */
+static int take_exchange(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    struct exchange *x = &c->exchange;
+    uint32_t rank, turn;
+    const unsigned char *blob;
+    size_t bytes;
+    if (message_get_exchange(m, &rank, &turn, &blob, &bytes) ||
+        run_opened(&c->run, peer->node, rank))
+        return -1;
+    if (x->answer && turn + 1 == x->turn) { /* its answer was lost with the connection */
+        send_to(c, peer, wire_frame_keep(x->answer));
+        return 0;
+    }
+    if (turn != x->turn)
+        return -1;
+    if (x->blobs[rank])
+        return 0;
+    if (x->bytes + bytes + 4 * (size_t)c->run.world > WIRE_MAX_BYTES - 64) {
+        run_stop(&c->run, 1, "the ranks' addresses are too long for one exchange", clock_ms());
+        return 0;
+    }
+    unsigned char *copy = malloc(bytes + 1);
+    if (!copy) {
+        run_stop(&c->run, 1, "the coordinator is out of memory", clock_ms());
+        return 0;
+    }
+    if (bytes)
+        memcpy(copy, blob, bytes);
+    x->blobs[rank] = copy;
+    x->lengths[rank] = bytes;
+    x->bytes += bytes;
+    if (++x->count == c->run.world)
+        finish_exchange(c);
+    return 0;
+}
+
+static int take_exited(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    struct message_exited how;
+    char way[64];
+    if (message_get_exited(m, &how) || run_exited(&c->run, peer->node, &how, clock_ms()))
+        return -1;
+    run_describe_exit(&how, way, sizeof way);
+    runlog_line(&c->log, "rank %u on node %s: %s%s%s, last step %lld", how.rank,
+                c->run.nodes[peer->node].info.node, way,
+                how.flags & EXITED_ORDERED ? ", on a signal to the step" : "",
+                how.flags & EXITED_DONE ? ", done" : "", (long long)c->run.ranks[how.rank].step);
+    return 0;
+}
+
+static int take_from_node(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    uint32_t rank;
+    int64_t step;
+    switch (m->type) {
+    case MESSAGE_BEAT:
+        return 0;
+    case MESSAGE_OPENED:
+        return message_get_rank(m, &rank) || run_opened(&c->run, peer->node, rank) ? -1 : 0;
+    case MESSAGE_DONE:
+        return message_get_rank(m, &rank) || run_done(&c->run, peer->node, rank) ? -1 : 0;
+    case MESSAGE_PROGRESS:
+        if (message_get_progress(m, &rank, &step))
+            return -1;
+        return run_progress(&c->run, peer->node, rank, step);
+    case MESSAGE_EXCHANGE:
+        return take_exchange(c, peer, m);
+    case MESSAGE_EXITED:
+        return take_exited(c, peer, m);
+    default:
+        return -1;
+    }
+}
+
+static void take_message(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    if (peer->stage == PEER_STRANGER) {
+        peers_prove(&c->peers, peer, m);
+    } else if (peer->stage == PEER_PROVEN) {
+        take_register(c, peer, m);
+    } else if (take_from_node(c, peer, m)) {
+        runlog_line(&c->log, "node %s sent a message (type %u) that makes no sense",
+                    c->run.nodes[peer->node].info.node, m->type);
+        lost_connection(c, peer, 0, "its connection is given up");
+    }
+}
+
+static void handle_peer(struct coordinator *c, struct peer *peer, uint32_t events)
+{
+    if (peer->stage == PEER_DEAD)
+        return;
+    if (events & EPOLLOUT && peers_flush(&c->peers, peer)) {
+        lost_connection(c, peer, 0, "its connection broke");
+        return;
+    }
+    if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+        return;
+    enum wire_status status = wire_read(&peer->wire);
+    char broken[160];
+    if (status == WIRE_BROKEN)
+        snprintf(broken, sizeof broken, "its connection broke: %s", strerror(errno));
+    if (peer->node >= 0 && status == WIRE_OK)
+        run_heard(&c->run, peer->node, clock_ms());
+    struct wire_message m;
+    struct err err;
+    int more = 0;
+    while (peer->stage != PEER_DEAD && (more = wire_next(&peer->wire, &m, &err)) > 0)
+        take_message(c, peer, &m);
+    if (peer->stage == PEER_DEAD)
+        return;
+    if (more < 0)
+        lost_connection(c, peer, 0, err.text);
+    else if (status == WIRE_CLOSED)
+        lost_connection(c, peer, 1, "it closed its connection");
+    else if (status == WIRE_BROKEN)
+        lost_connection(c, peer, 0, broken);
+}
+
+/* ---- the end ---- */
+
+/* A line for the plugin in srun: `say TEXT` for the user, `end STATUS` at the very end. */
+static void tell_srun(struct coordinator *c, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void tell_srun(struct coordinator *c, const char *format, ...)
+{
+    if (c->options.life_fd < 0)
+        return;
+    char line[SRUN_LINE_BYTES];
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(line, sizeof line - 1, format, ap);
+    va_end(ap);
+    if (n < 0)
+        return;
+    if (n > (int)sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (send(c->options.life_fd, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        runlog_line(&c->log, "srun cannot be told: %m");
+}
+
+/* The user sees one line why: from srun, or, where there is no srun, from one node's agent. */
+static void announce_end(struct coordinator *c)
+{
+    struct message_end end = {.code = c->run.code};
+    const char *why = c->run.code ? c->run.text : "";
+    runlog_line(&c->log, "end %u: %s", c->run.code, c->run.text);
+    if (c->peers.refused)
+        runlog_line(&c->log, "%llu strangers were refused", (unsigned long long)c->peers.refused);
+    if (*why && c->options.life_fd >= 0) {
+        tell_srun(c, "say %s", why);
+        why = "";
+    }
+    for (struct peer *p = c->peers.first, *next; p; p = next) {
+        next = p->next;
+        if (p->stage != PEER_NODE)
+            continue;
+        snprintf(end.text, sizeof end.text, "%s",
+                 c->run.nodes[p->node].state == RUN_NODE_UP ? why : "");
+        if (*end.text)
+            why = "";
+        send_to(c, p, message_end(&end));
+    }
+}
+
+static int anyone_left(const struct coordinator *c)
+{
+    for (const struct peer *p = c->peers.first; p; p = p->next)
+        if (p->stage == PEER_NODE)
+            return 1;
+    return 0;
+}
+
+static void beat(struct coordinator *c, int64_t now)
+{
+    if (now < c->next_beat)
+        return;
+    c->next_beat = now + c->run.config.heartbeat_ms;
+    for (struct peer *p = c->peers.first, *next; p; p = next) {
+        next = p->next;
+        if (p->stage == PEER_NODE && !wire_pending(&p->wire))
+            send_to(c, p, message_plain(MESSAGE_BEAT));
+    }
+}
+
+/* srun's end. What the nodes have said and we have not read yet may explain it: that comes first.
+ */
+static void handle_life(struct coordinator *c)
+{
+    char byte;
+    ssize_t n = read(c->options.life_fd, &byte, 1);
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+        return;
+    epoll_ctl(c->peers.epoll, EPOLL_CTL_DEL, c->options.life_fd, NULL);
+    c->srun_gone = clock_ms();
+    runlog_line(&c->log, "srun is gone");
+}
+
+static void turn(struct coordinator *c, int64_t deadline)
+{
+    struct epoll_event events[EVENTS];
+    int n = epoll_wait(c->peers.epoll, events, EVENTS, clock_left_ms(deadline));
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr == &c->peers)
+            peers_accept(&c->peers, clock_ms());
+        else if (events[i].data.ptr == c)
+            handle_life(c);
+        else
+            handle_peer(c, events[i].data.ptr, events[i].events);
+    }
+}
+
+/* Time passes. Returns when the next turn has to be over. */
+static int64_t tick(struct coordinator *c)
+{
+    int64_t now = clock_ms();
+    if (c->srun_gone && (now - c->srun_gone > SRUN_GONE_MS || !anyone_left(c)))
+        run_stop(&c->run, 1, "srun ended before the run did", now);
+    run_tick(&c->run, now);
+    beat(c, now);
+    if (c->run.phase == RUN_ENDED && c->leave_by == INT64_MAX) {
+        announce_end(c);
+        c->leave_by = now + LINGER_MS;
+    }
+    int64_t sweep = peers_sweep(&c->peers, now), next = run_next_tick(&c->run, now);
+    if (c->srun_gone && c->run.phase != RUN_ENDED && next > c->srun_gone + SRUN_GONE_MS + 1)
+        next = c->srun_gone + SRUN_GONE_MS + 1;
+    if (sweep < next)
+        next = sweep;
+    return c->leave_by < next ? c->leave_by : next;
+}
+
+int coordinator_run(struct coordinator *c)
+{
+    int64_t deadline = 0;
+    c->leave_by = INT64_MAX;
+    while (c->leave_by == INT64_MAX || (anyone_left(c) && clock_ms() < c->leave_by)) {
+        turn(c, deadline);
+        deadline = tick(c);
+    }
+    tell_srun(c, "end %u", c->run.code);
+    return c->run.code;
+}

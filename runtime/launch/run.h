@@ -1,0 +1,110 @@
+/* run.h - what the coordinator knows of a step, and every decision it takes. No input or output
+ * here, and no clock: who calls says what time it is. So each rule can be tried as a table.
+ *
+ * Gathering: nodes register until all are there, then ranks are placed and it is running. Running:
+ * ranks finish, fail or are lost with their node, until the end is decided. The first cause decides
+ * the end's code and text; nothing changes them afterwards but a cause that explains it better and
+ * comes within SETTLE_MS (a rank that says "my peer is gone" is often heard before the peer's own
+ * death). This version has no takeover: a loss ends the run. */
+#ifndef GTRAIN_LAUNCH_RUN_H
+#define GTRAIN_LAUNCH_RUN_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "launch/message.h"
+#include "launch/placement.h"
+
+enum {
+    RUN_SETTLE_MS = 200,    /* see above; nobody notices so short a wait */
+    RUN_GATHER_MS = 120000, /* from the first node to the last: prologs and slow file systems */
+    RUN_ORDER_MS = 30000,   /* after a death on order, for the others to follow: Slurm's KillWait */
+};
+
+struct run_config {
+    int nodes, tasks; /* of the step, as srun counts them */
+    int spares;       /* at least so many spare nodes */
+    struct placement_shape shape;
+    int64_t heartbeat_ms, patience_ms;
+    uint32_t epoch, generation;
+};
+
+enum run_node_state {
+    RUN_NODE_UP,
+    RUN_NODE_SUSPECT, /* its connection broke: it may come back within the patience */
+    RUN_NODE_LOST,
+    RUN_NODE_GONE, /* closed after the end */
+};
+
+struct run_node {
+    struct message_register info;
+    enum run_node_state state;
+    int node_rank; /* -1: spare; -2: not placed yet */
+    int64_t heard; /* when it last said anything, or its connection broke */
+};
+
+struct run_rank {
+    int node; /* index */
+    int opened, done, exited;
+    struct message_exited how;
+    int64_t step; /* last one reported complete, -1 none */
+};
+
+enum run_phase { RUN_GATHERING, RUN_RUNNING, RUN_ENDED };
+
+/* How well a cause explains an end; the higher replaces the lower. */
+enum run_cause { RUN_CAUSE_NONE, RUN_CAUSE_PEER, RUN_CAUSE_SURE };
+
+struct run {
+    struct run_config config;
+    enum run_phase phase;
+    struct run_node *nodes;
+    int n_nodes, room_nodes;
+    struct run_rank *ranks; /* world of them, once placed */
+    int world;
+    int64_t first_node, last_tick;
+
+    enum run_cause cause;
+    int64_t end_at; /* when the cause becomes the end */
+    uint8_t code;
+    char text[MESSAGE_TEXT_BYTES];
+};
+
+/* Check that such a step can hold the plan: even tasks, enough nodes. */
+int run_open(struct run *run, const struct run_config *config, int64_t now, struct err *err);
+void run_close(struct run *run);
+
+/* A node registers, or comes back. Returns its index, or -1 with what to tell it. */
+int run_register(struct run *run, const struct message_register *info, int64_t now,
+                 struct err *err);
+int run_complete(const struct run *run); /* all nodes are there, none placed yet */
+/* Give out ranks; the phase becomes RUNNING. */
+int run_place(struct run *run, struct err *err);
+/* What crosses a switch, once placed. */
+struct placement_cost run_placement_cost(const struct run *run);
+/* The index of the node with this node rank. */
+int run_find_node_rank(const struct run *run, int node_rank);
+int run_spares(const struct run *run); /* spare nodes that are up */
+
+void run_heard(struct run *run, int node, int64_t now);
+void run_broken(struct run *run, int node, int64_t now); /* its connection broke: patience begins */
+void run_closed(struct run *run, int node, int64_t now); /* it closed in good order: dead now */
+
+/* About ranks. -1: that node has no such rank, or it has ended already. */
+int run_opened(struct run *run, int node, uint32_t rank);
+int run_done(struct run *run, int node, uint32_t rank);
+int run_progress(struct run *run, int node, uint32_t rank, int64_t step);
+int run_exited(struct run *run, int node, const struct message_exited *how, int64_t now);
+
+/* srun is gone, or an error of the coordinator's own: end with this. */
+void run_stop(struct run *run, uint8_t code, const char *text, int64_t now);
+
+/* Time passes: find the lost, end what is to end. */
+void run_tick(struct run *run, int64_t now);
+/* When run_tick has to be called again at the latest. */
+int64_t run_next_tick(const struct run *run, int64_t now);
+
+/* "signal 9 (Killed)" or "exit code 3". */
+void run_describe_exit(const struct message_exited *how, char *text, size_t room);
+
+#endif
