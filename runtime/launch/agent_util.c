@@ -1,0 +1,164 @@
+/* agent_util.c - the node's socket, watching descriptors, killing what is left, leaving. */
+#include "launch/agent.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+/* ---- the node's socket ---- */
+
+static socklen_t socket_name(const struct agent_env *env, struct sockaddr_un *at)
+{
+    static const unsigned char zero[AUTH_BYTES] = {0};
+    unsigned char place[AUTH_BYTES] = {0}, digest[AUTH_BYTES] = {0};
+    char hex[AUTH_HEX_BYTES];
+    memcpy(place, &env->node_id, sizeof env->node_id);
+    auth_proof(&env->secret, "socket", place, zero, digest, NULL);
+    auth_hex(digest, hex);
+    *at = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int n = snprintf(at->sun_path + 1, sizeof at->sun_path - 1, "gtrain-%s-%.16s", env->step, hex);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+int agent_socket_listen(const struct agent_env *env, struct err *err)
+{
+    struct sockaddr_un at;
+    socklen_t bytes = socket_name(env, &at);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)&at, bytes) && !listen(fd, SOMAXCONN))
+        return fd;
+    err_set_errno(err, errno, "cannot make the node's socket %s", at.sun_path + 1);
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+int agent_socket_connect(const struct agent_env *env)
+{
+    struct sockaddr_un at;
+    socklen_t bytes = socket_name(env, &at);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && !connect(fd, (struct sockaddr *)&at, bytes) && !agent_socket_check(fd))
+        return fd;
+    int why = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = why;
+    return -1;
+}
+
+int agent_socket_check(int fd)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
+        return -1;
+    errno = EPERM;
+    return peer.uid == getuid() ? 0 : -1;
+}
+
+/* ---- the loop ---- */
+
+int watch_add(int epoll, struct watch *w, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = w};
+    w->wants_out = 0;
+    return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+int watch_out(int epoll, struct watch *w, int fd, int wants_out)
+{
+    if (w->wants_out == wants_out)
+        return 0;
+    struct epoll_event event = {.events = EPOLLIN | (wants_out ? EPOLLOUT : 0), .data.ptr = w};
+    w->wants_out = wants_out;
+    return epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event);
+}
+
+int watch_send(int epoll, struct watch *w, struct wire *wire, struct wire_frame *f)
+{
+    if (f)
+        wire_queue(wire, f);
+    int left = wire_flush(wire);
+    return left < 0 || watch_out(epoll, w, wire->fd, left) ? -1 : 0;
+}
+
+/* ---- the end of processes ---- */
+
+/* The kernel's list of our children; where it has none, look through all processes. */
+static int kill_listed(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return -1;
+    int pid;
+    while (fscanf(in, "%d", &pid) == 1)
+        kill(pid, SIGKILL);
+    fclose(in);
+    return 0;
+}
+
+static void kill_searched(void)
+{
+    DIR *proc = opendir("/proc");
+    for (struct dirent *e; proc && (e = readdir(proc));) {
+        int pid = atoi(e->d_name), parent;
+        char path[64], text[512];
+        snprintf(path, sizeof path, "/proc/%d/stat", pid);
+        FILE *in = pid > 0 ? fopen(path, "re") : NULL;
+        if (!in)
+            continue;
+        size_t n = fread(text, 1, sizeof text - 1, in);
+        fclose(in);
+        text[n] = 0;
+        const char *name_end = strrchr(text, ')');
+        if (name_end && sscanf(name_end + 1, " %*c %d", &parent) == 1 && parent == getpid())
+            kill(pid, SIGKILL);
+    }
+    if (proc)
+        closedir(proc);
+}
+
+void kill_children(int64_t deadline_ms)
+{
+    /* A killed child's children become ours and are killed in the next round. */
+    for (;;) {
+        pid_t pid;
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+            continue;
+        if ((pid < 0 && errno == ECHILD) || clock_ms() >= deadline_ms)
+            return;
+        if (kill_listed())
+            kill_searched();
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+void exit_like(int status, const sigset_t *mask)
+{
+    if (!WIFSIGNALED(status))
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    /* The worker's own core, if any, is the one of interest. */
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    signal(WTERMSIG(status), SIG_DFL);
+    sigset_t open = *mask;
+    sigdelset(&open, WTERMSIG(status));
+    sigprocmask(SIG_SETMASK, &open, NULL);
+    raise(WTERMSIG(status));
+    _exit(128 + WTERMSIG(status));
+}
