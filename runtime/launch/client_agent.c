@@ -1,0 +1,127 @@
+/* client_agent.c - a worker's side of the socket to its agent. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "launch/client_kinds.h"
+#include "launch/message.h"
+
+enum {
+    OPEN_MS = 60000, /* the agent answers at once, unless the machine is drowning */
+    DONE_MS = 10000,
+};
+
+static int gone(struct launch *l, struct err *err)
+{
+    wire_close(&l->wire);
+    return err_set(err, "the agent of this task is gone");
+}
+
+/* The next message of this type by the deadline; others are dealt with on the way. */
+static int await(struct launch *l, enum message_type type, struct wire_message *m,
+                 int64_t deadline_ms, const char *what, struct err *err)
+{
+    for (;;) {
+        if (l->wire.fd < 0)
+            return gone(l, err);
+        struct err why;
+        int more;
+        while ((more = wire_next(&l->wire, m, &why)) > 0) {
+            if (m->type == (uint16_t)type)
+                return 0;
+            if (m->type == MESSAGE_STOP)
+                l->stop = 1;
+        }
+        if (more < 0) {
+            wire_close(&l->wire);
+            return err_set(err, "the agent of this task sent %s", why.text);
+        }
+        int left = wire_flush(&l->wire);
+        if (left < 0)
+            return gone(l, err);
+        struct pollfd p = {.fd = l->wire.fd, .events = (short)(POLLIN | (left ? POLLOUT : 0))};
+        int ready = poll(&p, 1, clock_left_ms(deadline_ms));
+        if (ready == 0 && clock_ms() >= deadline_ms)
+            return err_set(err, "no %s from the agent of this task within the time allowed", what);
+        if (ready > 0 && p.revents & (POLLIN | POLLHUP | POLLERR) && wire_read(&l->wire) != WIRE_OK)
+            return gone(l, err);
+    }
+}
+
+int client_agent_open(struct launch *l, int fd, struct launch_identity *id, struct err *err)
+{
+    int type = 0;
+    socklen_t bytes = sizeof type;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) || type != SOCK_STREAM)
+        return err_set(err,
+                       "GTRAIN_AGENT_FD names descriptor %d, which is no socket: unset it to "
+                       "run without the agent",
+                       fd);
+    const char *rank = getenv("RANK");
+    l->kind = LAUNCH_AGENT;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    wire_open(&l->wire, fd, WIRE_MAX_BYTES);
+    wire_queue(&l->wire,
+               message_rank(MESSAGE_OPENED, rank ? (uint32_t)strtoul(rank, NULL, 10) : 0));
+    struct wire_message m;
+    if (await(l, MESSAGE_IDENTITY, &m, clock_ms() + OPEN_MS, "identity", err))
+        return -1;
+    if (message_get_identity(&m, id))
+        return err_set(err, "the agent of this task sent an identity that makes no sense");
+    id->kind = LAUNCH_AGENT;
+    l->rank = id->rank;
+    l->world = id->world;
+    return 0;
+}
+
+int client_agent_exchange(struct launch *l, const void *mine, size_t bytes, void **all,
+                          size_t *lengths, int64_t deadline_ms, struct err *err)
+{
+    uint32_t turn = l->turn++, answered;
+    if (l->wire.fd < 0)
+        return gone(l, err);
+    wire_queue(&l->wire, message_exchange((uint32_t)l->rank, turn, mine, bytes));
+    struct wire_message m;
+    if (await(l, MESSAGE_EXCHANGED, &m, deadline_ms, "answer of all ranks", err))
+        return -1;
+    if (message_get_exchanged(&m, &answered, (uint32_t)l->world, all, lengths))
+        return err_set(err, "the agent of this task sent blobs that make no sense");
+    if (answered == turn)
+        return 0;
+    for (int i = 0; i < l->world; i++)
+        free(all[i]);
+    return err_set(err, "an answer to exchange %u instead of %u", answered, turn);
+}
+
+int client_agent_poll(struct launch *l)
+{
+    struct wire_message m;
+    struct err err;
+    int more = 0;
+    if (wire_flush(&l->wire) < 0 || wire_read(&l->wire) != WIRE_OK)
+        return gone(l, NULL);
+    while ((more = wire_next(&l->wire, &m, &err)) > 0)
+        if (m.type == MESSAGE_STOP)
+            l->stop = 1;
+    return more < 0 ? gone(l, NULL) : 0;
+}
+
+int client_agent_done(struct launch *l, struct err *err)
+{
+    if (l->wire.fd < 0)
+        return gone(l, err);
+    wire_queue(&l->wire, message_rank(MESSAGE_DONE, (uint32_t)l->rank));
+    int64_t deadline = clock_ms() + DONE_MS;
+    for (;;) {
+        int left = wire_flush(&l->wire);
+        if (left <= 0)
+            return left < 0 ? gone(l, err) : 0;
+        struct pollfd p = {.fd = l->wire.fd, .events = POLLOUT};
+        if (poll(&p, 1, clock_left_ms(deadline)) == 0)
+            return err_set(err, "the agent of this task does not listen");
+    }
+}
