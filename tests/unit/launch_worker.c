@@ -1,0 +1,153 @@
+/* launch_worker.c - a worker for test_launch: does one thing, as its first argument says.
+ *
+ *   exchange DIR   open, swap blobs twice, report steps, say done; writes DIR/RANK
+ *   env DIR        a program that knows nothing of gtrain: writes its environment to DIR/RANK
+ *   exit N R       rank R exits with N, the others wait for ever
+ *   kill N R       rank R dies by signal N, the others wait for ever
+ *   early R        rank R opens and exits 0 without saying done, the others wait for ever
+ *   wait FILE      open, wait until FILE is there, say done
+ *   hang           wait for ever, with a child and a grandchild that would wait too */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "launch/client.h"
+
+enum { LIFE_S = 120 }; /* nothing here outlives a broken test for long */
+
+static void fail(const char *what, const char *why)
+{
+    fprintf(stderr, "launch_worker: %s: %s\n", what, why);
+    exit(9);
+}
+
+static int own_rank(void)
+{
+    const char *rank = getenv("RANK");
+    return rank ? atoi(rank) : -1;
+}
+
+static FILE *own_file(const char *dir)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%d", dir, own_rank());
+    FILE *out = fopen(path, "wx"); /* a rank given out twice fails here */
+    if (!out)
+        fail(path, strerror(errno));
+    return out;
+}
+
+/* Blob of rank r in a turn: r + turn times the byte 'a' + r. */
+static void swap(struct launch *l, const struct launch_identity *id, int turn)
+{
+    char mine[64];
+    size_t bytes = (size_t)(id->rank + turn);
+    void **all = calloc((size_t)id->world, sizeof *all);
+    size_t *lengths = calloc((size_t)id->world, sizeof *lengths);
+    struct err err;
+    memset(mine, 'a' + id->rank, sizeof mine);
+    if (!all || !lengths || launch_exchange(l, mine, bytes, all, lengths, clock_ms() + 30000, &err))
+        fail("exchange", err.text);
+    for (int r = 0; r < id->world; r++) {
+        char expected[64] = {0};
+        memset(expected, 'a' + r, (size_t)(r + turn));
+        if (lengths[r] != (size_t)(r + turn) || strcmp(all[r], expected))
+            fail("exchange", "another rank's blob is wrong");
+        free(all[r]);
+    }
+    free(all);
+    free(lengths);
+}
+
+static void do_exchange(const char *dir)
+{
+    struct launch *l;
+    struct launch_identity id;
+    struct err err;
+    if (launch_open(&l, &id, &err))
+        fail("open", err.text);
+    for (int turn = 0; turn < 2; turn++)
+        swap(l, &id, turn);
+    for (int step = 0; step < 3; step++)
+        launch_progress(l, step);
+    FILE *out = own_file(dir);
+    fprintf(out, "rank=%d world=%d local=%d/%d node=%s/%d epoch=%u generation=%u run=%s plan=%s\n",
+            id.rank, id.world, id.local_rank, id.local_world, id.node, id.node_rank, id.epoch,
+            id.generation, id.run_id, id.plan_text ? id.plan_text : "");
+    fclose(out);
+    if (launch_done(l, &err))
+        fail("done", err.text);
+    launch_close(l, &id);
+}
+
+static void do_env(const char *dir)
+{
+    extern char **environ;
+    FILE *out = own_file(dir);
+    for (char **v = environ; *v; v++)
+        fprintf(out, "%s\n", *v);
+    fclose(out);
+}
+
+static void do_wait(const char *file)
+{
+    struct launch *l;
+    struct launch_identity id;
+    struct err err;
+    if (launch_open(&l, &id, &err))
+        fail("open", err.text);
+    for (int64_t until = clock_ms() + LIFE_S * 1000; access(file, F_OK) && clock_ms() < until;)
+        usleep(10000);
+    swap(l, &id, 1);
+    if (launch_done(l, &err))
+        fail("done", err.text);
+    launch_close(l, &id);
+}
+
+static void wait_for_ever(void)
+{
+    sleep(LIFE_S);
+    exit(8);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        fail("usage", "launch_worker MODE [ARGUMENT...]");
+    const char *mode = argv[1];
+    int number = argc > 2 ? atoi(argv[2]) : 0, rank = argc > 3 ? atoi(argv[3]) : 0;
+    if (!strcmp(mode, "exchange")) {
+        do_exchange(argv[2]);
+    } else if (!strcmp(mode, "env")) {
+        do_env(argv[2]);
+    } else if (!strcmp(mode, "wait")) {
+        do_wait(argv[2]);
+    } else if (!strcmp(mode, "exit")) {
+        if (own_rank() == rank)
+            return number;
+        wait_for_ever();
+    } else if (!strcmp(mode, "kill")) {
+        if (own_rank() == rank)
+            raise(number);
+        wait_for_ever();
+    } else if (!strcmp(mode, "early")) {
+        struct launch *l;
+        struct launch_identity id;
+        if (launch_open(&l, &id, NULL))
+            return 9;
+        if (own_rank() == number)
+            return 0;
+        wait_for_ever();
+    } else if (!strcmp(mode, "hang")) {
+        if (fork() == 0)
+            fork();
+        wait_for_ever();
+    } else {
+        fail("no such mode", mode);
+    }
+    return 0;
+}
