@@ -6,6 +6,7 @@
 #include <string.h>
 
 static const struct cli_command commands[] = {
+    {"coordinate", "run a job step's coordinator (started by the Slurm plugin)", cli_coordinate},
     {"plan", "check a plan file, show what becomes of it, list its keys", cli_plan},
     {"report", "write a run's curves as one HTML page", cli_report},
     {0},
