@@ -1,0 +1,200 @@
+/* ucx_peers.c - endpoints, and what ranks tell each other about themselves.
+ *
+ * UCX calls on_peer_error for an endpoint whose peer it has lost. Receives that wait for that peer
+ * stay pending in UCX for ever, so every wait looks here. To find out early, and to tell a death
+ * from an orderly end, ranks send control messages, with tags of their own:
+ *   hello     to a peer when an endpoint to it is made, be it only to receive: it makes one, too
+ *   goodbye   before an orderly close, behind all other messages: the end is then an error only for
+ *             who still wants something of that rank
+ *   gave up   when a comm has failed, with the reason, which all others fail with */
+#include "comm/ucx.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+
+/* How often messages of other generations are looked for: they only cost memory. */
+#define SWEEP_MS 1000
+
+uint64_t ucx_tag(const struct ucx_comm *c, int sender, uint32_t tag)
+{
+    return (uint64_t)sender << UCX_RANK_SHIFT | (uint64_t)c->generation << UCX_GENERATION_SHIFT |
+           tag;
+}
+
+/* ---- lost peers ---- */
+
+static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+    (void)ep;
+    struct ucx_peer *peer = arg;
+    peer->lost = true;
+    peer->status = status;
+    peer->comm->lost_some = true;
+}
+
+bool ucx_said_goodbye(struct ucx_comm *c, int peer)
+{
+    struct ucx_peer *p = &c->peers[peer];
+    uint64_t tag = ucx_tag(c, peer, wire_tag(WIRE_CONTROL, CONTROL_GOODBYE));
+    ucp_tag_recv_info_t info;
+    if (!p->closed)
+        p->closed = ucp_tag_probe_nb(c->worker, tag, UINT64_MAX, 0, &info) != NULL;
+    return p->closed;
+}
+
+int ucx_check_lost(struct ucx_comm *c, struct err *err)
+{
+    if (!c->lost_some)
+        return 0;
+    if (ucx_read_control(c, err)) /* a reason is better than a broken connection */
+        return -1;
+    c->lost_some = false;
+    for (int r = 0; r < c->base.world; r++)
+        if (c->peers[r].lost && !ucx_said_goodbye(c, r))
+            return comm_fail(&c->base, err, "rank %d: lost rank %d: %s", c->base.rank, r,
+                             ucs_status_string(c->peers[r].status));
+    return 0;
+}
+
+/* ---- endpoints and control messages ---- */
+
+/* What cannot go at once goes when it can, or never: nobody waits for it. */
+static void send_control(struct ucx_comm *c, int peer, uint32_t what, const char *text)
+{
+    ucp_request_param_t param = {.op_attr_mask = 0};
+    uint64_t tag = ucx_tag(c, c->base.rank, wire_tag(WIRE_CONTROL, what));
+    void *handle = ucp_tag_send_nbx(c->peers[peer].ep, text, strlen(text), tag, &param);
+    if (handle && !UCS_PTR_IS_ERR(handle))
+        ucp_request_free(handle);
+}
+
+static int connect_peer(struct ucx_comm *c, int peer, struct err *err)
+{
+    struct ucx_peer *p = &c->peers[peer];
+    ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .address = p->address,
+        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+        .err_handler = {.cb = on_peer_error, .arg = p},
+    };
+    ucs_status_t status = ucp_ep_create(c->worker, &params, &p->ep);
+    if (status != UCS_OK)
+        return comm_fail(&c->base, err, "rank %d: cannot connect to rank %d: %s", c->base.rank,
+                         peer, ucs_status_string(status));
+    if (peer != c->base.rank)
+        send_control(c, peer, CONTROL_HELLO, "");
+    return 0;
+}
+
+/* What a closed peer sent before may still be received, without an endpoint. */
+int ucx_endpoint(struct ucx_comm *c, int peer, bool send, struct err *err)
+{
+    if (!c->peers)
+        return err_set(err, "comm: rank %d is not connected yet", c->base.rank);
+    struct ucx_peer *p = &c->peers[peer];
+    if (!p->ep && !p->closed)
+        ucx_said_goodbye(c, peer);
+    if (p->closed && send)
+        return comm_fail(&c->base, err, "rank %d: no message to rank %d: that rank has closed",
+                         c->base.rank, peer);
+    return p->closed || p->ep ? 0 : connect_peer(c, peer, err);
+}
+
+/* A peer gave up: fail with its reason. Its message is short, so it is in `why` when UCX returns.
+ */
+static int fail_with(struct ucx_comm *c, ucp_tag_message_h message, struct err *err)
+{
+    struct err why = {""};
+    ucp_request_param_t param = {.op_attr_mask = 0};
+    void *handle = ucp_tag_msg_recv_nbx(c->worker, why.text, sizeof why.text - 1, message, &param);
+    if (handle && !UCS_PTR_IS_ERR(handle))
+        ucp_request_free(handle);
+    return comm_fail(&c->base, err, "%s", why.text);
+}
+
+static int answer_hello(struct ucx_comm *c, ucp_tag_message_h message, int peer, struct err *err)
+{
+    ucp_request_param_t param = {.op_attr_mask = 0};
+    void *handle = ucp_tag_msg_recv_nbx(c->worker, NULL, 0, message, &param);
+    if (handle && !UCS_PTR_IS_ERR(handle))
+        ucp_request_free(handle);
+    if (peer >= c->base.world || c->peers[peer].ep || c->peers[peer].closed)
+        return 0;
+    return connect_peer(c, peer, err);
+}
+
+int ucx_read_control(struct ucx_comm *c, struct err *err)
+{
+    /* Any rank, either of the two. */
+    uint64_t tag = ucx_tag(c, 0, wire_tag(WIRE_CONTROL, CONTROL_HELLO));
+    uint64_t mask = ((UINT64_C(1) << UCX_RANK_SHIFT) - 1) ^ (CONTROL_HELLO ^ CONTROL_GAVE_UP);
+    ucp_tag_recv_info_t info;
+    ucp_tag_message_h message;
+    while ((message = ucp_tag_probe_nb(c->worker, tag, mask, 1, &info))) {
+        int peer = (int)(info.sender_tag >> UCX_RANK_SHIFT);
+        bool hello = (uint32_t)info.sender_tag == wire_tag(WIRE_CONTROL, CONTROL_HELLO);
+        if (hello ? answer_hello(c, message, peer, err) : fail_with(c, message, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* To all who have an endpoint to this rank. */
+static void tell_all(struct ucx_comm *c, uint32_t what, const char *text)
+{
+    ucx_read_control(c, NULL);
+    for (int r = 0; r < c->base.world; r++) {
+        struct ucx_peer *p = &c->peers[r];
+        if (p->ep && !p->lost && !p->closed && r != c->base.rank)
+            send_control(c, r, what, text);
+    }
+}
+
+void ucx_tell_failure(struct ucx_comm *c)
+{
+    if (!c->told && c->peers)
+        tell_all(c, CONTROL_GAVE_UP, c->base.why.text);
+    c->told = true;
+}
+
+void ucx_say_goodbye(struct ucx_comm *c)
+{
+    tell_all(c, CONTROL_GOODBYE, "");
+}
+
+/* ---- messages that nobody wants ---- */
+
+static void on_dropped(void *handle, ucs_status_t status, const ucp_tag_recv_info_t *info,
+                       void *arg)
+{
+    (void)status;
+    (void)info;
+    (void)arg;
+    ucp_request_free(handle);
+}
+
+/* They are received into nothing, and UCX cuts them off. */
+void ucx_drop_messages(struct ucx_comm *c, uint64_t tag, uint64_t mask)
+{
+    ucp_tag_recv_info_t info;
+    ucp_tag_message_h message;
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+        .cb.recv = on_dropped,
+    };
+    while ((message = ucp_tag_probe_nb(c->worker, tag, mask, 1, &info)))
+        ucp_tag_msg_recv_nbx(c->worker, NULL, 0, message, &param);
+}
+
+/* Messages of other generations. A generation other than ours differs from it in some bit. */
+void ucx_drop_old(struct ucx_comm *c)
+{
+    int64_t now_ms = clock_ms();
+    if (now_ms - c->swept_ms < SWEEP_MS)
+        return;
+    c->swept_ms = now_ms;
+    for (int bit = 0; bit < UCX_GENERATION_BITS; bit++)
+        ucx_drop_messages(c, ~ucx_tag(c, 0, 0), UINT64_C(1) << (UCX_GENERATION_SHIFT + bit));
+}

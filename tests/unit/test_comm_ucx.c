@@ -1,0 +1,151 @@
+/* The UCX backend over loopback, ranks as threads of this process, each with its own worker: so
+ * nothing in it may be global. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "ucx_world.h"
+
+static void worlds(comm_case run, const int *sizes, int n)
+{
+    for (int i = 0; i < n; i++)
+        assert_int_equal(run_threads(&ucx_backend, sizes[i], run), 0);
+}
+
+#define WORLDS(name, ...)                                                                          \
+    static void test_##name(void **state)                                                          \
+    {                                                                                              \
+        static const int sizes[] = {__VA_ARGS__};                                                  \
+        (void)state;                                                                               \
+        worlds(case_##name, sizes, (int)(sizeof sizes / sizeof sizes[0]));                         \
+    }
+
+WORLDS(all_reduce, 1, 2, 3, 4, 5, 6, 7, 8)
+WORLDS(reduce_scatter, 1, 2, 3, 5, 8)
+WORLDS(all_gather, 1, 2, 3, 5, 8)
+WORLDS(all_to_all, 1, 2, 3, 5, 8)
+WORLDS(broadcast, 1, 2, 3, 5, 8)
+WORLDS(host, 1, 2, 3, 5, 8)
+WORLDS(two_streams, 2, 5)
+WORLDS(mesh_groups, 8)
+WORLDS(soak, 2, 3, 8)
+WORLDS(size_mismatch, 2, 3)
+WORLDS(deadline, 2, 4)
+WORLDS(abort, 2, 4)
+WORLDS(peer_closes, 2, 4)
+WORLDS(bad_arguments, 1, 3)
+
+/* Two ranks by hand, which think themselves in these generations. */
+struct two {
+    struct kernels *k;
+    struct comm *comm[2];
+};
+
+static void open_two(struct two *t, uint32_t generation0, uint32_t generation1)
+{
+    struct err err = {""};
+    const void *address[2];
+    size_t bytes[2];
+    t->k = kernels_open_cpu(1, &err);
+    t->comm[0] = comm_open_ucx(t->k, 0, 2, generation0, "127.0.0.1", &address[0], &bytes[0], &err);
+    t->comm[1] = comm_open_ucx(t->k, 1, 2, generation1, "127.0.0.1", &address[1], &bytes[1], &err);
+    assert_non_null(t->comm[0]);
+    assert_non_null(t->comm[1]);
+    unsigned char copies[2][4096];
+    void *copy[2] = {copies[0], copies[1]};
+    memcpy(copies[0], address[0], bytes[0]);
+    memcpy(copies[1], address[1], bytes[1]);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(comm_connect_ucx(t->comm[r], copy, bytes, &err), 0);
+}
+
+static void close_two(struct two *t)
+{
+    comm_close(t->comm[0]);
+    comm_close(t->comm[1]);
+    kernels_close(t->k);
+}
+
+/* A message of an older generation is not taken for one of this, short or long. */
+static void test_older_generation_is_dropped(void **state)
+{
+    (void)state;
+    struct two t;
+    struct err err = {""};
+    char out[100] = "old", in[100] = "";
+    open_two(&t, 6, 7);
+    assert_int_equal(comm_host_send(t.comm[0], out, sizeof out, 1, 3, &err), 0);
+    comm_set_timeout_ms(t.comm[1], 1500); /* longer than it takes to sweep */
+    assert_int_equal(comm_host_recv(t.comm[1], in, sizeof in, 0, 3, &err), -1);
+    assert_non_null(strstr(err.text, "rank 1: no message from rank 0 (host tag 3, 100 bytes)"));
+    assert_string_equal(in, "");
+    close_two(&t);
+}
+
+/* A message that was sent goes out while its sender computes: it is not in a call of comm.h. */
+static void test_send_progresses_without_its_sender(void **state)
+{
+    (void)state;
+    struct two t;
+    struct err err = {""};
+    struct comm_request *req;
+    struct kbuf out, in;
+    open_two(&t, 1, 1);
+    assert_int_equal(kernels_alloc(t.k, K_F32, 1 << 20, &out, &err), 0);
+    assert_int_equal(kernels_alloc(t.k, K_F32, 1 << 20, &in, &err), 0);
+    assert_int_equal(comm_send(t.comm[0], NULL, out, 1, 2, &req, &err), 0);
+    struct comm_request *arrived;
+    assert_int_equal(comm_recv(t.comm[1], NULL, in, 0, 2, &arrived, &err), 0);
+    assert_int_equal(comm_wait(t.comm[1], &arrived, &err), 0);
+    assert_int_equal(comm_wait(t.comm[0], &req, &err), 0);
+    close_two(&t);
+}
+
+static void test_listen_address(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *address, *text;
+    } bad[] = {
+        {"203.0.113.77", "comm: no network device of this host has the address 203.0.113.77"},
+        {"::1", "comm: listen address '::1' is not an IPv4 address"},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        struct err err = {""};
+        const void *address;
+        size_t bytes;
+        struct kernels *k = kernels_open_cpu(1, &err);
+        assert_null(comm_open_ucx(k, 0, 2, 1, bad[i].address, &address, &bytes, &err));
+        assert_string_equal(err.text, bad[i].text);
+        kernels_close(k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_reduce),
+        cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_all_to_all),
+        cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_host),
+        cmocka_unit_test(test_two_streams),
+        cmocka_unit_test(test_mesh_groups),
+        cmocka_unit_test(test_soak),
+        cmocka_unit_test(test_size_mismatch),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_peer_closes),
+        cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_older_generation_is_dropped),
+        cmocka_unit_test(test_send_progresses_without_its_sender),
+        cmocka_unit_test(test_listen_address),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
