@@ -37,8 +37,8 @@ struct item {
 
 struct kstream {
     struct deferred *owner;
-    struct item *items; /* items[0] is number done */
-    size_t count, room;
+    struct item *items; /* pending: items[head] is number done of the stream */
+    size_t head, count, room;
     uint64_t done, target;
     struct kstream *next;
 };
@@ -96,7 +96,7 @@ static void spread_targets(struct deferred *d)
         changed = false;
         for (struct kstream *s = d->streams; s != NULL; s = s->next)
             for (uint64_t at = s->done; at < s->target; at++) {
-                struct item *item = &s->items[at - s->done];
+                struct item *item = &s->items[s->head + (at - s->done)];
                 if (!item->is_wait || place_passed(item->wait))
                     continue;
                 struct kstream *other = item->wait.stream;
@@ -110,16 +110,18 @@ static void spread_targets(struct deferred *d)
 
 static bool can_run(const struct kstream *s)
 {
-    return s->done < s->target && (!s->items[0].is_wait || place_passed(s->items[0].wait));
+    const struct item *first = &s->items[s->head];
+    return s->done < s->target && (!first->is_wait || place_passed(first->wait));
 }
 
 static void run_first(struct deferred *d, struct kstream *s)
 {
-    if (!s->items[0].is_wait)
-        kernels_submit(d->inner, d->inner_stream, &s->items[0].op);
+    const struct item *first = &s->items[s->head];
+    if (!first->is_wait)
+        kernels_submit(d->inner, d->inner_stream, &first->op);
     s->done++;
+    s->head++;
     s->count--;
-    memmove(&s->items[0], &s->items[1], s->count * sizeof(s->items[0]));
 }
 
 /* One of the streams that can run, or NULL. */
@@ -162,19 +164,32 @@ static int sync_place(struct deferred *d, struct place p, int64_t deadline_ms, s
 
 /* ---- streams and events ---- */
 
+/* Room for one more item behind the pending ones; what has been done makes room first. */
+static int make_room(struct kstream *s)
+{
+    if (s->head + s->count < s->room)
+        return 0;
+    if (s->head > s->count) {
+        memcpy(s->items, &s->items[s->head], s->count * sizeof(*s->items));
+        s->head = 0;
+        return 0;
+    }
+    size_t room = s->room > 0 ? 2 * s->room : 64;
+    struct item *items = realloc(s->items, room * sizeof(*items));
+    if (items == NULL)
+        return -1;
+    s->items = items;
+    s->room = room;
+    return 0;
+}
+
 static void push(struct deferred *d, struct kstream *s, const struct item *item)
 {
-    if (s->count == s->room) {
-        size_t room = s->room > 0 ? 2 * s->room : 64;
-        struct item *items = realloc(s->items, room * sizeof(*items));
-        if (items == NULL) {
-            fail(d, "deferred: no memory for a queued operation");
-            return;
-        }
-        s->items = items;
-        s->room = room;
+    if (make_room(s) != 0) {
+        fail(d, "deferred: no memory for a queued operation");
+        return;
     }
-    s->items[s->count++] = *item;
+    s->items[s->head + s->count++] = *item;
 }
 
 static struct place end_of(struct kstream *s)
@@ -211,7 +226,7 @@ static struct kstream *deferred_stream_open(struct kernels *k, struct err *err)
 static void forget_stream(struct deferred *d, const struct kstream *gone)
 {
     for (struct kstream *s = d->streams; s != NULL; s = s->next)
-        for (size_t i = 0; i < s->count; i++)
+        for (size_t i = s->head; i < s->head + s->count; i++)
             if (s->items[i].is_wait && s->items[i].wait.stream == gone)
                 s->items[i].wait.stream = NULL;
     for (struct kevent *e = d->events; e != NULL; e = e->next)
@@ -315,7 +330,7 @@ static const char *pending_use(const struct deferred *d, const struct kmem *mem)
 {
     struct kop_use uses[KOP_MAX_USES];
     for (struct kstream *s = d->streams; s != NULL; s = s->next)
-        for (size_t i = 0; i < s->count; i++) {
+        for (size_t i = s->head; i < s->head + s->count; i++) {
             if (s->items[i].is_wait)
                 continue;
             int n = kop_uses(&s->items[i].op, uses);

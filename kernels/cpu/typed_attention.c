@@ -1,10 +1,9 @@
 /* typed_attention.c - causal grouped-query attention in tiles, with a running softmax (Milakov and
  * Gimelshein 2018; Dao et al. 2022): nothing of size T*T is ever held.
  *
- * Forward: a tile is (sample, query head, block of QUERIES queries). It walks over blocks of KEYS
- * keys up to its own last query, keeping for each query the largest score m, the sum l of
- * exp(score - m) and the unnormalised output; a larger m rescales both. At the end o = acc / l and
- * lse = m + log l.
+ * Forward: a tile is (sample, query head, block of queries). It walks over blocks of keys up to its
+ * own last query, keeping for each query the largest score m, the sum l of exp(score - m) and the
+ * unnormalised output; a larger m rescales both. At the end o = acc / l and lse = m + log l.
  *
  * Backward: with p = exp(score - lse) and delta = sum_d do*o, the gradient of a scaled score is
  * ds = p * (do.v - delta). A tile is (sample, key/value head): for each block of keys, each query
@@ -15,7 +14,9 @@
  * The products inside go to the BLAS: at these sizes it runs near its full speed. */
 #include "typed.h"
 
-enum { QUERIES = 64, KEYS = 128 };
+/* Blocks, measured: forward, fewer queries waste less above the diagonal and more keys rescale
+ * less; backward has five products to a block and likes them square. */
+enum { FORWARD_QUERIES = 32, FORWARD_KEYS = 256, BACKWARD_QUERIES = 64, BACKWARD_KEYS = 128 };
 
 /* What a tile knows of its tensors: pointers to its head's first row, and row strides. */
 struct view {
@@ -32,9 +33,9 @@ static struct view head_of(struct kbuf buf, int64_t sample, int64_t rows, int64_
 /* ---- forward ---- */
 
 struct forward_scratch {
-    real scores[QUERIES * KEYS];
-    real largest[QUERIES], sum[QUERIES];
-    real acc[]; /* (QUERIES, dim) */
+    real scores[FORWARD_QUERIES * FORWARD_KEYS];
+    real largest[FORWARD_QUERIES], sum[FORWARD_QUERIES];
+    real acc[]; /* (FORWARD_QUERIES, dim) */
 };
 
 /* Turn one query's scores into exp(score - m), the later keys to 0; rescale what was there. valid:
@@ -42,7 +43,7 @@ struct forward_scratch {
 static void softmax_row(struct forward_scratch *s, int64_t r, int64_t valid, int64_t keys,
                         int64_t dim)
 {
-    real *x = s->scores + r * KEYS, *acc = s->acc + r * dim;
+    real *x = s->scores + r * FORWARD_KEYS, *acc = s->acc + r * dim;
     const vec least = vsplat(-(real)INFINITY);
     for (int64_t i = valid; i < keys; i++)
         x[i] = -(real)INFINITY;
@@ -76,13 +77,13 @@ static void forward_keys(const struct kop_attention_forward *o, struct forward_s
                          struct view q, struct view k, struct view v, int64_t q0, int64_t queries,
                          int64_t k0)
 {
-    int64_t keys = cpu_min(KEYS, q0 + queries - k0), dim = o->dim;
+    int64_t keys = cpu_min(FORWARD_KEYS, q0 + queries - k0), dim = o->dim;
     gemm(false, true, queries, keys, dim, (real)(1.0 / sqrt((double)dim)), q.at + q0 * q.stride,
-         q.stride, k.at + k0 * k.stride, k.stride, 0, s->scores, KEYS);
+         q.stride, k.at + k0 * k.stride, k.stride, 0, s->scores, FORWARD_KEYS);
     for (int64_t r = 0; r < queries; r++)
         softmax_row(s, r, cpu_min(keys, q0 + r - k0 + 1), keys, dim);
-    gemm(false, false, queries, dim, keys, 1, s->scores, KEYS, v.at + k0 * v.stride, v.stride,
-         k0 == 0 ? 0 : 1, s->acc, dim);
+    gemm(false, false, queries, dim, keys, 1, s->scores, FORWARD_KEYS, v.at + k0 * v.stride,
+         v.stride, k0 == 0 ? 0 : 1, s->acc, dim);
 }
 
 struct attention {
@@ -95,11 +96,12 @@ static void forward_tile(void *arg, int64_t tile, int thread)
     const struct attention *a = arg;
     const struct kop_attention_forward *o = a->op;
     struct forward_scratch *s = cpu_scratch(a->cpu, thread);
-    int64_t blocks = cpu_tiles(o->rows, QUERIES);
+    int64_t blocks = cpu_tiles(o->rows, FORWARD_QUERIES);
     /* The longest rows first: the last tiles are the short ones, and threads end together. */
     int64_t block = blocks - 1 - tile % blocks, head = tile / blocks % o->heads;
     int64_t sample = tile / blocks / o->heads, kv_head = head / (o->heads / o->kv_heads);
-    int64_t q0 = block * QUERIES, queries = cpu_min(QUERIES, o->rows - q0), dim = o->dim;
+    int64_t q0 = block * FORWARD_QUERIES, queries = cpu_min(FORWARD_QUERIES, o->rows - q0),
+            dim = o->dim;
     struct view q = head_of(o->q, sample, o->rows, o->heads, head, dim);
     struct view k = head_of(o->k, sample, o->rows, o->kv_heads, kv_head, dim);
     struct view v = head_of(o->v, sample, o->rows, o->kv_heads, kv_head, dim);
@@ -108,7 +110,7 @@ static void forward_tile(void *arg, int64_t tile, int thread)
         s->sum[r] = 0;
     }
     memset(s->acc, 0, (size_t)(queries * dim) * sizeof(real));
-    for (int64_t k0 = 0; k0 < q0 + queries; k0 += KEYS)
+    for (int64_t k0 = 0; k0 < q0 + queries; k0 += FORWARD_KEYS)
         forward_keys(o, s, q, k, v, q0, queries, k0);
     real *out = real_of(o->o) + ((sample * o->rows + q0) * o->heads + head) * dim;
     real *lse = real_of(o->lse) + (sample * o->heads + head) * o->rows + q0;
@@ -130,10 +132,10 @@ int TYPED(cpu_attention_forward)(struct cpu *cpu, const struct kop *op, struct e
 {
     const struct kop_attention_forward *o = &op->attention_forward;
     struct attention a = {cpu, o};
-    size_t bytes = sizeof(struct forward_scratch) + sizeof(real) * QUERIES * (size_t)o->dim;
+    size_t bytes = sizeof(struct forward_scratch) + sizeof(real) * FORWARD_QUERIES * (size_t)o->dim;
     if (cpu_scratch_reserve(cpu, bytes, err) != 0)
         return -1;
-    pool_run(cpu->pool, o->samples * o->heads * cpu_tiles(o->rows, QUERIES),
+    pool_run(cpu->pool, o->samples * o->heads * cpu_tiles(o->rows, FORWARD_QUERIES),
              causal_ns(o->samples, o->heads, o->rows, o->dim, 2), forward_tile, &a);
     return 0;
 }
@@ -141,15 +143,15 @@ int TYPED(cpu_attention_forward)(struct cpu *cpu, const struct kop *op, struct e
 /* ---- backward ---- */
 
 struct backward_scratch {
-    real p[QUERIES * KEYS];
-    real ds[QUERIES * KEYS];
+    real p[BACKWARD_QUERIES * BACKWARD_KEYS];
+    real ds[BACKWARD_QUERIES * BACKWARD_KEYS];
 };
 
 /* p = exp(score - lse), 0 for keys the query does not see; ds = p * (ds - delta). */
 static void backward_row(struct backward_scratch *s, int64_t r, int64_t valid, int64_t keys,
                          real lse, real delta)
 {
-    real *p = s->p + r * KEYS, *ds = s->ds + r * KEYS;
+    real *p = s->p + r * BACKWARD_KEYS, *ds = s->ds + r * BACKWARD_KEYS;
     for (int64_t i = cpu_min(valid < 0 ? 0 : valid, keys); i < keys; i++)
         p[i] = -(real)INFINITY;
     for (int64_t i = 0; i < keys; i += LANES) {
@@ -160,11 +162,9 @@ static void backward_row(struct backward_scratch *s, int64_t r, int64_t valid, i
     }
 }
 
-/* A pair of blocks of one query head: where it is and what it adds to. */
+/* A block of queries of one query head against a block of keys. */
 struct pair {
     int64_t q0, queries, k0, keys;
-    bool first_keys;    /* dq is set, not added to */
-    bool first_queries; /* dk, dv are set, not added to */
 };
 
 static void backward_pair(const struct kop_attention_backward *o, struct backward_scratch *s,
@@ -177,18 +177,28 @@ static void backward_pair(const struct kop_attention_backward *o, struct backwar
     const real *q = real_of(o->q) + qat, *dout = real_of(o->dout) + qat, *out = real_of(o->o) + qat;
     const real *k = real_of(o->k) + kat, *v = real_of(o->v) + kat;
     const real *lse = real_of(o->lse) + (sample * o->heads + head) * o->rows + b.q0;
-    real scale = (real)(1.0 / sqrt((double)dim)), add = b.first_queries ? 0 : 1;
-    gemm(false, true, b.queries, b.keys, dim, scale, q, stride, k, kv_stride, 0, s->p, KEYS);
-    gemm(false, true, b.queries, b.keys, dim, 1, dout, stride, v, kv_stride, 0, s->ds, KEYS);
+    real scale = (real)(1.0 / sqrt((double)dim));
+    gemm(false, true, b.queries, b.keys, dim, scale, q, stride, k, kv_stride, 0, s->p,
+         BACKWARD_KEYS);
+    gemm(false, true, b.queries, b.keys, dim, 1, dout, stride, v, kv_stride, 0, s->ds,
+         BACKWARD_KEYS);
     for (int64_t r = 0; r < b.queries; r++)
         backward_row(s, r, b.q0 + r - b.k0 + 1, b.keys, lse[r],
                      vdot(dout + r * stride, out + r * stride, dim));
-    gemm(true, false, b.keys, dim, b.queries, 1, s->p, KEYS, dout, stride, add,
+    gemm(true, false, b.keys, dim, b.queries, 1, s->p, BACKWARD_KEYS, dout, stride, 1,
          real_of(o->dv) + kat, kv_stride);
-    gemm(true, false, b.keys, dim, b.queries, scale, s->ds, KEYS, q, stride, add,
+    gemm(true, false, b.keys, dim, b.queries, scale, s->ds, BACKWARD_KEYS, q, stride, 1,
          real_of(o->dk) + kat, kv_stride);
-    gemm(false, false, b.queries, dim, b.keys, scale, s->ds, KEYS, k, kv_stride,
-         b.first_keys ? 0 : 1, real_of(o->dq) + qat, stride);
+    gemm(false, false, b.queries, dim, b.keys, scale, s->ds, BACKWARD_KEYS, k, kv_stride,
+         b.k0 == 0 ? 0 : 1, real_of(o->dq) + qat, stride);
+}
+
+static void clear_head(struct kbuf buf, const struct kop_attention_backward *o, int64_t sample,
+                       int64_t kv_head)
+{
+    for (int64_t row = sample * o->rows; row < (sample + 1) * o->rows; row++)
+        memset(real_of(buf) + (row * o->kv_heads + kv_head) * o->dim, 0,
+               (size_t)o->dim * sizeof(real));
 }
 
 static void backward_tile(void *arg, int64_t tile, int thread)
@@ -198,16 +208,15 @@ static void backward_tile(void *arg, int64_t tile, int thread)
     struct backward_scratch *s = cpu_scratch(a->cpu, thread);
     int64_t sample = tile / o->kv_heads, kv_head = tile % o->kv_heads;
     int64_t group = o->heads / o->kv_heads;
-    for (int64_t k0 = 0; k0 < o->rows; k0 += KEYS) {
-        struct pair b = {.k0 = k0, .keys = cpu_min(KEYS, o->rows - k0), .first_keys = k0 == 0};
-        b.first_queries = true;
+    clear_head(o->dk, o, sample, kv_head);
+    clear_head(o->dv, o, sample, kv_head);
+    for (int64_t k0 = 0; k0 < o->rows; k0 += BACKWARD_KEYS)
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-            for (b.q0 = k0; b.q0 < o->rows; b.q0 += QUERIES) {
-                b.queries = cpu_min(QUERIES, o->rows - b.q0);
-                backward_pair(o, s, sample, head, b);
-                b.first_queries = false;
+            for (int64_t q0 = k0; q0 < o->rows; q0 += BACKWARD_QUERIES) {
+                int64_t queries = cpu_min(BACKWARD_QUERIES, o->rows - q0);
+                int64_t keys = cpu_min(BACKWARD_KEYS, q0 + queries - k0);
+                backward_pair(o, s, sample, head, (struct pair){q0, queries, k0, keys});
             }
-    }
 }
 
 int TYPED(cpu_attention_backward)(struct cpu *cpu, const struct kop *op, struct err *err)
