@@ -53,6 +53,11 @@ int comm_world(const struct comm *c)
     return c->world;
 }
 
+bool comm_failed(const struct comm *c)
+{
+    return atomic_load(&c->failed);
+}
+
 void comm_set_timeout_ms(struct comm *c, int64_t timeout_ms)
 {
     c->timeout_ms = timeout_ms;

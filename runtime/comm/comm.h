@@ -14,6 +14,7 @@
 #ifndef GTRAIN_COMM_H
 #define GTRAIN_COMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,9 @@ enum comm_op { COMM_SUM, COMM_MAX };
 
 int comm_rank(const struct comm *c);
 int comm_world(const struct comm *c);
+
+/* Has it failed (a peer died, a deadline passed, comm_abort)? Then every call returns -1. */
+bool comm_failed(const struct comm *c);
 
 /* How long one wait inside a call may take, from its start. Default 600 s. */
 void comm_set_timeout_ms(struct comm *c, int64_t timeout_ms);
