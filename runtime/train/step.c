@@ -1,0 +1,244 @@
+/* step.c - reductions, norm, update and the tally of a training step. See step.h. */
+#include "train/step.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Gradients are reduced in pieces: large enough that latency does not count, small enough that the
+ * collective's scratch stays small beside the model. */
+enum { BUCKET_BYTES = 32 << 20 };
+enum { TIED_TAG = 1 << 23 }; /* beyond the tags of activations (execute.c) */
+
+static int open_host(struct step *s, struct err *err)
+{
+    for (int i = 0; i < 2; i++) {
+        struct step_host *h = &s->host[i];
+        h->tally = calloc(s->tally.count, sizeof *h->tally);
+        if (!h->tally)
+            return err_set(err, "no memory for the step's tally");
+        h->filled = kernels_event_open(s->k, err);
+        h->read = kernels_event_open(s->k, err);
+        if (!h->filled || !h->read)
+            return -1;
+    }
+    return 0;
+}
+
+static void cut_tally(struct step *s)
+{
+    size_t at = 0;
+    struct {
+        struct kbuf *part;
+        size_t count;
+    } parts[] = {{&s->sums, (size_t)s->n_tensors},
+                 {&s->losses, (size_t)s->n_samples},
+                 {&s->finished, (size_t)s->world},
+                 {&s->stop, 1},
+                 {&s->norm, 1},
+                 {&s->factor, 1}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        *parts[i].part = kbuf_slice(s->tally, at, parts[i].count);
+        at += parts[i].count;
+    }
+    s->reduced = kbuf_slice(s->tally, 0, at - 2);
+}
+
+int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct mesh *mesh,
+              const struct plan *plan, struct state *state, struct err *err)
+{
+    *s = (struct step){.plan = plan,
+                       .k = k,
+                       .comm = comm,
+                       .mesh = mesh,
+                       .state = state,
+                       .n_tensors = model_count(&plan->model),
+                       .n_samples = (int)plan->training.global_batch,
+                       .world = mesh->world};
+    size_t count = (size_t)s->n_tensors + (size_t)s->n_samples + (size_t)s->world + 3;
+    if (kernels_alloc(k, K_F64, count, &s->tally, err) ||
+        kernels_alloc(k, K_F64, KSTEP_COUNT, &s->values, err) ||
+        kernels_alloc(k, K_F64, (size_t)plan->training.microbatch, &s->spare_losses, err))
+        goto fail;
+    cut_tally(s);
+    if (open_host(s, err))
+        goto fail;
+    return 0;
+fail:
+    step_close(s);
+    return -1;
+}
+
+static int64_t deadline(const struct step *s)
+{
+    return clock_ms() + s->plan->resilience.comm_timeout_ms;
+}
+
+int step_begin(struct step *s, struct kstream *stream, int64_t number, int64_t finished, bool stop,
+               struct err *err)
+{
+    const struct plan_training *t = &s->plan->training;
+    struct step_host *h = &s->host[number & 1];
+    if (kernels_event_sync(s->k, h->filled, deadline(s), err))
+        return -1;
+    s->number = number;
+    h->values[KSTEP_LR] = plan_lr(t, number);
+    h->values[KSTEP_CORRECTION1] = 1 - pow(t->beta1, (double)(number + 1));
+    h->values[KSTEP_CORRECTION2] = 1 - pow(t->beta2, (double)(number + 1));
+    h->finished = (double)(finished + 1);
+    h->stop = stop ? 1 : 0;
+    KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->values, .host = h->values);
+    KSUBMIT(s->k, stream, UPLOAD, upload, .out = kbuf_slice(s->finished, (size_t)s->mesh->rank, 1),
+            .host = &h->finished);
+    KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->stop, .host = &h->stop);
+    kernels_event_record(s->k, h->filled, stream);
+    return 0;
+}
+
+struct kbuf step_losses(const struct step *s, int64_t microbatch)
+{
+    const struct mesh *mesh = s->mesh;
+    size_t samples = (size_t)s->plan->training.microbatch;
+    size_t replica = (size_t)(s->n_samples / mesh->degree[MESH_DATA]);
+    if (mesh->coord[MESH_TENSOR] != 0)
+        return s->spare_losses;
+    return kbuf_slice(s->losses,
+                      (size_t)mesh->coord[MESH_DATA] * replica + (size_t)microbatch * samples,
+                      samples);
+}
+
+/* The other stage's gradient of the shared tensor comes into tied_grad, ours goes there. */
+static int exchange_tied(struct step *s, struct kstream *stream, struct kbuf mine, struct err *err)
+{
+    int stages = s->mesh->degree[MESH_PIPELINE];
+    int by = s->mesh->coord[MESH_PIPELINE] == 0 ? stages - 1 : 1 - stages;
+    int peer = mesh_neighbour(s->mesh, MESH_PIPELINE, by);
+    struct comm_request *send = NULL, *receive = NULL;
+    if (comm_send(s->comm, stream, mine, peer, TIED_TAG, &send, err) ||
+        comm_recv(s->comm, stream, s->state->tied_grad, peer, TIED_TAG, &receive, err) ||
+        comm_wait(s->comm, &receive, err) || comm_wait(s->comm, &send, err))
+        return err_prefix(err, "exchanging the tied embedding's gradients");
+    return 0;
+}
+
+int step_reduce_tied(struct step *s, struct kstream *stream, struct err *err)
+{
+    struct state *state = s->state;
+    if (!state->tied_grad.mem)
+        return 0;
+    int index = state->embedding >= 0 ? state->embedding : state->head;
+    struct kbuf mine = state->tensors[index].grad;
+    if (s->mesh->degree[MESH_PIPELINE] > 1 && exchange_tied(s, stream, mine, err))
+        return -1;
+    /* Two terms: their order does not matter to the bits. */
+    KSUBMIT(s->k, stream, ADD, add, .out = mine, .a = mine, .b = state->tied_grad);
+    KSUBMIT(s->k, stream, FILL, fill, .out = state->tied_grad, .value = 0);
+    return 0;
+}
+
+int step_reduce_grads(struct step *s, struct kstream *stream, struct err *err)
+{
+    const struct comm_group *group = &s->mesh->axis[MESH_DATA];
+    struct kbuf grads = s->state->grads;
+    size_t bucket = BUCKET_BYTES / kdtype_bytes(grads.dtype);
+    if (group->size == 1)
+        return 0;
+    for (size_t at = 0; at < grads.count; at += bucket) {
+        size_t left = grads.count - at;
+        struct kbuf part = kbuf_slice(grads, at, left < bucket ? left : bucket);
+        if (comm_all_reduce(s->comm, group, stream, part, COMM_SUM, err))
+            return err_prefix(err, "summing gradients over replicas");
+    }
+    return 0;
+}
+
+int step_norm(struct step *s, struct kstream *stream, struct err *err)
+{
+    struct state *state = s->state;
+    for (int i = 0; i < state->n; i++) {
+        struct state_tensor *t = &state->tensors[i];
+        if (t->counted)
+            KSUBMIT(s->k, stream, SUM_SQUARES, sum_squares,
+                    .out = kbuf_slice(s->sums, (size_t)t->global.number, 1), .x = t->grad);
+    }
+    if (s->world > 1 && comm_all_reduce(s->comm, &s->mesh->all, stream, s->reduced, COMM_SUM, err))
+        return err_prefix(err, "summing the gradient norm");
+    KSUBMIT(s->k, stream, CLIP_FACTOR, clip_factor, .norm = s->norm, .factor = s->factor,
+            .sums = s->sums, .max_norm = s->plan->training.clip);
+    return 0;
+}
+
+void step_optimizer(struct step *s, struct kstream *stream)
+{
+    const struct plan_training *t = &s->plan->training;
+    struct state *state = s->state;
+    for (int i = 0; i < state->n; i++) {
+        struct state_tensor *x = &state->tensors[i];
+        KSUBMIT(s->k, stream, ADAMW, adamw, .param = x->param, .grad = x->grad, .m = x->m,
+                .v = x->v, .step = s->values, .factor = s->factor, .beta1 = t->beta1,
+                .beta2 = t->beta2, .eps = t->eps, .decay = x->global.matrix ? t->weight_decay : 0);
+    }
+    KSUBMIT(s->k, stream, FILL, fill, .out = state->grads, .value = 0);
+}
+
+void step_read_back(struct step *s, struct kstream *stream)
+{
+    struct step_host *h = &s->host[s->number & 1];
+    KSUBMIT(s->k, stream, DOWNLOAD, download, .in = s->tally, .host = h->tally);
+    kernels_event_record(s->k, h->read, stream);
+    KSUBMIT(s->k, stream, FILL, fill, .out = s->tally, .value = 0);
+}
+
+int step_collect(struct step *s, int64_t number, struct step_result *out, struct err *err)
+{
+    struct step_host *h = &s->host[number & 1];
+    if (kernels_event_sync(s->k, h->read, deadline(s), err))
+        return -1;
+    const double *losses = h->tally + s->n_tensors, *finished = losses + s->n_samples;
+    const double *stop = finished + s->world;
+    double sum = 0, least = finished[0];
+    for (int i = 0; i < s->n_samples; i++)
+        sum += losses[i];
+    for (int i = 1; i < s->world; i++)
+        least = fmin(least, finished[i]);
+    *out = (struct step_result){
+        .loss = sum / ((double)s->n_samples * (double)s->plan->training.sequence),
+        .norm = stop[1],
+        .finished = (int64_t)least - 1,
+        .stop = stop[0] > 0,
+    };
+    return 0;
+}
+
+int step_sum_losses(struct step *s, struct kstream *stream, double *sum, struct err *err)
+{
+    double *losses = s->host[0].tally + s->n_tensors;
+    if (s->world > 1 && comm_all_reduce(s->comm, &s->mesh->all, stream, s->losses, COMM_SUM, err))
+        return err_prefix(err, "summing the validation loss");
+    KSUBMIT(s->k, stream, DOWNLOAD, download, .in = s->losses, .host = losses);
+    KSUBMIT(s->k, stream, FILL, fill, .out = s->losses, .value = 0);
+    if (kernels_stream_sync(s->k, stream, deadline(s), err))
+        return -1;
+    *sum = 0;
+    for (int i = 0; i < s->n_samples; i++)
+        *sum += losses[i];
+    return 0;
+}
+
+void step_close(struct step *s)
+{
+    if (!s->k)
+        return;
+    kernels_free(s->k, &s->tally);
+    kernels_free(s->k, &s->values);
+    kernels_free(s->k, &s->spare_losses);
+    for (int i = 0; i < 2; i++) {
+        free(s->host[i].tally);
+        if (s->host[i].filled)
+            kernels_event_close(s->k, s->host[i].filled);
+        if (s->host[i].read)
+            kernels_event_close(s->k, s->host[i].read);
+    }
+    *s = (struct step){0};
+}

@@ -1,0 +1,79 @@
+/* step.h - what ends a training step: gradients summed over replicas, their norm, the update.
+ *
+ * Everything that all ranks must learn of a step travels in one small vector of f64, the *tally*,
+ * summed over all ranks in the norm's reduction. Each entry is filled by exactly one rank and zero
+ * elsewhere (a split tensor's square sum: by each tensor rank its part), so the sum gathers:
+ *
+ *   [tensors]       square sum of each tensor's gradient, in the model's order
+ *   [global batch]  loss of each sample, in global order
+ *   [world]         1 + newest step of which this rank's checkpoint file is durable; 0: none
+ *   [1]             how many ranks were asked to stop
+ *   [2]             norm and clip factor, written by the device after the reduction
+ *
+ * Sums over it are in index order, so that the bits depend neither on pipeline nor on microbatch.
+ * The host reads the tally one step late. Host memory that the device reads or writes exists
+ * twice, by step parity; the read back of step n-1 is over before step n+1 fills its half. */
+#ifndef GTRAIN_STEP_H
+#define GTRAIN_STEP_H
+
+#include "comm/mesh.h"
+#include "train/state.h"
+
+struct step {
+    const struct plan *plan;
+    struct kernels *k;
+    struct comm *comm;
+    const struct mesh *mesh;
+    struct state *state;
+    int n_tensors, n_samples, world;
+    struct kbuf tally;   /* f64, as above */
+    struct kbuf reduced; /* the part of it that is summed over ranks */
+    struct kbuf sums, losses, finished, stop, norm, factor; /* parts of it */
+    struct kbuf values;                                     /* f64 (KSTEP_COUNT) */
+    struct kbuf spare_losses; /* f64 (microbatch): where ranks that do not report put theirs */
+    struct step_host {
+        double *tally; /* as the device's */
+        double values[KSTEP_COUNT];
+        double finished, stop;
+        struct kevent *filled; /* the device has read values, finished, stop */
+        struct kevent *read;   /* the tally is here */
+    } host[2];
+    int64_t number; /* of the step that runs now, 0-based */
+};
+
+/* What the ranks learnt of one step. */
+struct step_result {
+    double loss; /* nats a token */
+    double norm;
+    int64_t finished; /* newest checkpoint step durable on all ranks, -1: none */
+    bool stop;        /* somebody was asked to stop */
+};
+
+int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct mesh *mesh,
+              const struct plan *plan, struct state *state, struct err *err);
+
+/* Begin step `number`: learning rate and what this rank has to tell go to the device on `stream`.
+ * finished: newest durable checkpoint step here, -1 none. */
+int step_begin(struct step *s, struct kstream *stream, int64_t number, int64_t finished, bool stop,
+               struct err *err);
+
+/* Where the losses of local microbatch `microbatch` go. */
+struct kbuf step_losses(const struct step *s, int64_t microbatch);
+
+/* The actions, each on the stream given. 0, or -1 with err when communication fails. */
+int step_reduce_tied(struct step *s, struct kstream *stream, struct err *err);
+int step_reduce_grads(struct step *s, struct kstream *stream, struct err *err);
+int step_norm(struct step *s, struct kstream *stream, struct err *err);
+void step_optimizer(struct step *s, struct kstream *stream);
+void step_read_back(struct step *s, struct kstream *stream);
+
+/* Wait for the tally of step `number` (this one or the one before) and read it. */
+int step_collect(struct step *s, int64_t number, struct step_result *out, struct err *err);
+
+/* After a validation's forwards: sum of the losses of one global batch, in sample order, the same
+ * on all ranks. Waits. */
+int step_sum_losses(struct step *s, struct kstream *stream, double *sum, struct err *err);
+
+void step_close(struct step *s);
+
+#endif
