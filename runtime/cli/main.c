@@ -8,6 +8,7 @@
 static const struct cli_command commands[] = {
     {"coordinate", "run a job step's coordinator (started by the Slurm plugin)", cli_coordinate},
     {"plan", "check a plan file, show what becomes of it, list its keys", cli_plan},
+    {"generate", "continue a text with what a run has learnt", cli_generate},
     {"report", "write a run's curves as one HTML page", cli_report},
     {0},
 };

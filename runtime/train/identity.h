@@ -1,0 +1,18 @@
+/* identity.h - what the training code is told of the rank it runs: no launcher is known here. */
+#ifndef GTRAIN_IDENTITY_H
+#define GTRAIN_IDENTITY_H
+
+#include <stdint.h>
+
+struct train_identity {
+    int rank, world;
+    int local_rank, local_world; /* on this node */
+    int spares;
+    uint32_t epoch, generation;
+    const char *node;
+    const char *run_id;
+    const char *run_dir; /* NULL: no metrics, no records (tests) */
+    const char *restore; /* latest | none | STEP | folder of another run's checkpoints */
+};
+
+#endif

@@ -1,0 +1,262 @@
+/* keeper.c - saves and commits checkpoints; keeper_restore.c finds and reads them. See keeper.h. */
+#include "train/keeper.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARTS = 3 };               /* weight and two moments of each tensor */
+enum { NAME_BYTES = 128 };        /* longest name: prefix, layer number, role */
+enum { CLAIM_MAX_BYTES = 65536 }; /* a claim is one line: node, path, sizes */
+
+static const char *const part_prefix[PARTS] = {"", "exp_avg.", "exp_avg_sq."};
+
+static struct kbuf part_buffer(const struct keeper *keeper, int index)
+{
+    const struct state_tensor *t = &keeper->state->tensors[index / PARTS];
+    switch (index % PARTS) {
+    case 0:
+        return t->param;
+    case 1:
+        return t->m;
+    default:
+        return t->v;
+    }
+}
+
+static int copy_out(void *arg, int index, void *host, struct err *err)
+{
+    struct keeper *keeper = arg;
+    (void)err;
+    if (index == keeper->state->n * PARTS)
+        memcpy(host, keeper->layout, sizeof keeper->layout);
+    else
+        KSUBMIT(keeper->k, keeper->stream, DOWNLOAD, download, .in = part_buffer(keeper, index),
+                .host = host);
+    return 0;
+}
+
+static int sync_stream(struct keeper *keeper, struct err *err)
+{
+    return kernels_stream_sync(keeper->k, keeper->stream,
+                               clock_ms() + keeper->plan->resilience.comm_timeout_ms, err);
+}
+
+static int copy_in(void *arg, int index, const void *host, struct err *err)
+{
+    struct keeper *keeper = arg;
+    (void)err;
+    if (index != keeper->state->n * PARTS)
+        KSUBMIT(keeper->k, keeper->stream, UPLOAD, upload, .out = part_buffer(keeper, index),
+                .host = host);
+    return 0;
+}
+
+static int flush(void *arg, struct err *err)
+{
+    return sync_stream(arg, err);
+}
+
+static enum ckpt_dtype file_dtype(enum kdtype dtype)
+{
+    switch (dtype) {
+    case K_F64:
+        return CKPT_F64;
+    case K_BF16:
+        return CKPT_BF16;
+    default:
+        return CKPT_F32;
+    }
+}
+
+static void describe(const struct state_tensor *t, enum kdtype dtype, const char *name,
+                     struct ckpt_tensor *out)
+{
+    *out = (struct ckpt_tensor){.name = name, .dtype = file_dtype(dtype)};
+    if (t->global.matrix) {
+        out->dims = 2;
+        out->global[0] = t->global.rows, out->global[1] = t->global.cols;
+        out->offset[0] = t->slice.row, out->offset[1] = t->slice.col;
+        out->shape[0] = t->slice.rows, out->shape[1] = t->slice.cols;
+    } else {
+        out->dims = 1;
+        out->global[0] = out->shape[0] = t->global.cols;
+    }
+}
+
+/* The table for ckpt_open; the names live in keeper->names. NULL: no memory. */
+static struct ckpt_tensor *list_tensors(struct keeper *keeper)
+{
+    const struct state *state = keeper->state;
+    size_t n = (size_t)state->n * PARTS + 1;
+    struct ckpt_tensor *list = calloc(n, sizeof *list);
+    keeper->names = malloc(n * NAME_BYTES);
+    if (!list || !keeper->names) {
+        free(list);
+        return NULL;
+    }
+    for (size_t i = 0; i + 1 < n; i++) {
+        const struct state_tensor *t = &state->tensors[i / PARTS];
+        char *name = keeper->names + i * NAME_BYTES;
+        snprintf(name, NAME_BYTES, "%s%s", part_prefix[i % PARTS], t->global.name);
+        describe(t, state->dtype, name, &list[i]);
+    }
+    list[n - 1] = (struct ckpt_tensor){.name = KEEPER_LAYOUT_NAME,
+                                       .dtype = CKPT_I64,
+                                       .dims = 1,
+                                       .global = {LAYOUT_WORDS},
+                                       .shape = {LAYOUT_WORDS}};
+    return list;
+}
+
+/* FNV-1a: only told apart, never trusted. */
+static int64_t hash_text(const char *text)
+{
+    uint64_t h = 1469598103934665603u;
+    for (; *text; text++)
+        h = (h ^ (unsigned char)*text) * 1099511628211u;
+    return (int64_t)(h >> 1);
+}
+
+static int open_writer(struct keeper *keeper, struct err *err)
+{
+    const struct train_identity *identity = keeper->identity;
+    const struct plan_checkpoint *c = &keeper->plan->checkpoint;
+    struct ckpt_options options = {
+        .dir = keeper->dir,
+        .node = identity->node,
+        .run_id = identity->run_id,
+        .rank = identity->rank,
+        .world = identity->world,
+        .epoch = identity->epoch,
+        .generation = identity->generation,
+        .plan_hash = plan_hash(keeper->plan),
+        .keep = c->keep,
+        .queue_depth = c->queue_depth,
+        .block_bytes = c->block_bytes,
+        .leader = identity->local_rank == 0,
+    };
+    struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .flush = flush, .arg = keeper};
+    struct ckpt_tensor *list = list_tensors(keeper);
+    if (!list)
+        return err_set(err, "no memory for the checkpoint's table");
+    int rv = ckpt_open(&keeper->ckpt, &options, list, keeper->state->n * PARTS + 1, &io, err);
+    free(list);
+    return rv;
+}
+
+static int set_dir(struct keeper *keeper, struct err *err)
+{
+    const char *local = keeper->plan->checkpoint.local;
+    if (snprintf(keeper->dir, sizeof keeper->dir, "%s/%s", local, keeper->identity->run_id) >=
+        (int)sizeof keeper->dir)
+        return err_set(err, "checkpoint.local: the path %.64s... is too long", local);
+    return 0;
+}
+
+int keeper_open(struct keeper *keeper, const struct plan *plan,
+                const struct train_identity *identity, struct kernels *k, struct comm *comm,
+                const struct mesh *mesh, struct state *state, struct kstream *stream,
+                struct err *err)
+{
+    *keeper = (struct keeper){.plan = plan,
+                              .k = k,
+                              .comm = comm,
+                              .mesh = mesh,
+                              .state = state,
+                              .stream = stream,
+                              .identity = identity,
+                              .committed = -1,
+                              .saved = -1};
+    for (int axis = 0; axis < MESH_AXES; axis++)
+        keeper->layout[axis] = mesh->degree[axis];
+    keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
+    if (!plan->checkpoint.local)
+        return 0;
+    return set_dir(keeper, err) || keeper_scan(keeper, err) ? -1 : 0;
+}
+
+int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err *err)
+{
+    *start = (struct keeper_start){0};
+    if (!keeper->plan->checkpoint.local)
+        return 0;
+    if (!keeper->ckpt && open_writer(keeper, err))
+        return -1;
+    return keeper->decision.found ? keeper_fill(keeper, start, err) : 0;
+}
+
+int keeper_save(struct keeper *keeper, int64_t step, int64_t *stall_ns, struct err *err)
+{
+    struct ckpt_position position = {.step = step,
+                                     .samples = step * keeper->plan->training.global_batch};
+    keeper->saved = step;
+    return ckpt_save(keeper->ckpt, &position, stall_ns, err);
+}
+
+int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
+{
+    *step = -1;
+    return keeper->ckpt ? ckpt_finished(keeper->ckpt, step, err) : 0;
+}
+
+int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struct err *err)
+{
+    *committed = false;
+    if (!keeper->ckpt || durable < 0 || durable <= keeper->committed)
+        return 0;
+    int world = keeper->mesh->world, rv = -1;
+    void **claims = calloc((size_t)world, sizeof *claims);
+    size_t *lengths = calloc((size_t)world, sizeof *lengths);
+    char *claim = ckpt_claim(keeper->ckpt, durable, err), *record = NULL;
+    if (!claims || !lengths)
+        err_set(err, "no memory for the claims of %d ranks", world);
+    if (!claims || !lengths || !claim)
+        goto done;
+    if (comm_host_all_gatherv(keeper->comm, &keeper->mesh->all, claim, strlen(claim),
+                              CLAIM_MAX_BYTES, claims, lengths, err))
+        goto done;
+    record = ckpt_record((const char *const *)claims, world, err);
+    if (!record || ckpt_commit(keeper->ckpt, durable, record, err))
+        goto done;
+    keeper->committed = durable;
+    *committed = true;
+    rv = 0;
+done:
+    for (int i = 0; claims && i < world; i++)
+        free(claims[i]);
+    free(claims);
+    free(lengths);
+    free(claim);
+    free(record);
+    return rv;
+}
+
+int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
+{
+    *committed = false;
+    if (!keeper->ckpt || keeper->saved <= keeper->committed)
+        return 0;
+    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms, step;
+    if (ckpt_wait(keeper->ckpt, deadline, err) || keeper_finished(keeper, &step, err))
+        return -1;
+    if (step != keeper->saved)
+        return err_set(err, "the checkpoint of step %lld was not written",
+                       (long long)keeper->saved);
+    if (comm_barrier(keeper->comm, &keeper->mesh->all, err))
+        return -1;
+    return keeper_commit(keeper, keeper->saved, committed, err);
+}
+
+void keeper_close(struct keeper *keeper)
+{
+    if (keeper->ckpt)
+        ckpt_close(keeper->ckpt, clock_ms() + keeper->plan->resilience.comm_timeout_ms);
+    ckpt_decision_free(&keeper->decision);
+    free(keeper->scanned);
+    free(keeper->fetched);
+    free(keeper->names);
+    *keeper = (struct keeper){.committed = -1, .saved = -1};
+}

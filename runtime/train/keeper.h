@@ -1,0 +1,103 @@
+/* keeper.h - checkpoints as the training loop sees them: restore at the start, save, commit.
+ *
+ * ckpt/ writes and reads one rank's file and makes the pure decisions; the keeper carries small
+ * texts between ranks, moves a file to a rank on another node than its own, and hands the rank's
+ * tensors over. A rank's file holds, for every tensor of its state, the weight under its model name
+ * and Adam's moments under "exp_avg." and "exp_avg_sq." + name, and one tensor "gtrain.layout". */
+#ifndef GTRAIN_KEEPER_H
+#define GTRAIN_KEEPER_H
+
+#include "ckpt.h"
+#include "comm/mesh.h"
+#include "plan/plan.h"
+#include "train/identity.h"
+#include "train/state.h"
+
+/* What gtrain.layout holds: the degrees that made the slices, and a hash of kernels_signature. */
+enum { LAYOUT_SIGNATURE = MESH_AXES, LAYOUT_WORDS };
+
+/* What identity->restore asks for. */
+struct keeper_wish {
+    bool nothing;
+    bool exact;   /* it is an error if there is none */
+    int64_t step; /* -1: any */
+    char dir[4096];
+    char run_id[80];
+};
+
+struct keeper {
+    struct ckpt *ckpt; /* NULL: the plan keeps no checkpoints */
+    const struct plan *plan;
+    struct kernels *k;
+    struct comm *comm;
+    const struct mesh *mesh;
+    struct state *state;
+    struct kstream *stream;
+    const struct train_identity *identity;
+    struct keeper_wish wish;
+    char *scanned;                 /* what this node holds */
+    struct ckpt_decision decision; /* from keeper_find */
+    void *fetched;                 /* this rank's file, if it came from another node */
+    bool damaged;                  /* this rank's file was found to be, by keeper_restore */
+    int64_t layout[LAYOUT_WORDS];
+    char *names;       /* of the tensors; owned */
+    char dir[4096];    /* <checkpoint.local>/<run_id> */
+    int64_t committed; /* newest committed step, -1: none */
+    int64_t saved;     /* newest step that was handed to the writer, -1: none */
+};
+
+/* Name of the tensor that says how a file was cut. */
+#define KEEPER_LAYOUT_NAME "gtrain.layout"
+
+/* What was restored, for the log. */
+struct keeper_start {
+    bool restored;
+    struct ckpt_position position;
+    char note[512]; /* what is worth an event: passed-over checkpoints, another arithmetic; or "" */
+};
+
+/* Three steps, so that all ranks can agree that each went well before the next: nobody may wait in
+ * one for a rank that failed in another. Each -1 with err; keeper_close after any.
+ *
+ * keeper_open: name the folder, find what this node holds. */
+int keeper_open(struct keeper *keeper, const struct plan *plan,
+                const struct train_identity *identity, struct kernels *k, struct comm *comm,
+                const struct mesh *mesh, struct state *state, struct kstream *stream,
+                struct err *err);
+
+/* Exchange that, decide what identity->restore asks for, bring each rank's file to it. A failure
+ * that does not come from the network is the same on all ranks. May be called again after
+ * keeper_step_back. */
+int keeper_find(struct keeper *keeper, struct err *err);
+
+/* Open the writer; fill the state, if there is something to restore. */
+int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err *err);
+
+/* All ranks are filled: the run goes on from there. */
+int keeper_adopt(struct keeper *keeper, struct err *err);
+
+/* The decision's files cannot be used, on some rank: may an older checkpoint be taken (then
+ * keeper_find and keeper_restore again)? All ranks call, and get the same answer. */
+bool keeper_step_back(struct keeper *keeper);
+
+/* The state after `step` steps: copy it and start writing. stall_ns as in ckpt_save. */
+int keeper_save(struct keeper *keeper, int64_t step, int64_t *stall_ns, struct err *err);
+
+/* Newest step durable on this rank, -1 none. */
+int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err);
+
+/* All ranks call with the same `durable` (newest step durable on every rank, -1 none). Commits it
+ * unless it is committed already; *committed tells whether something new was. */
+int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struct err *err);
+
+/* All ranks call: wait for the last save and commit it. */
+int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
+
+void keeper_close(struct keeper *keeper);
+
+/* ---- between keeper.c and keeper_restore.c ---- */
+
+int keeper_scan(struct keeper *keeper, struct err *err);
+int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *err);
+
+#endif

@@ -1,0 +1,386 @@
+/* loop.c - the training loop: steps, and what happens between them.
+ *
+ * A step is submitted, then the one before is finished: its tally is read, its line written, a
+ * checkpoint that all ranks have on disk is committed. Where something must happen at a step's end
+ * (validation, a checkpoint, the last step), that step is finished before the next is submitted.
+ * Every decision is taken from the plan or from the tally, so all ranks take the same one at the
+ * same step, without asking each other. */
+#include "train/train.h"
+
+#include "base/clock.h"
+#include "train/peak.h"
+#include "train/run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct loop {
+    const struct train_options *options;
+    const struct plan *plan;
+    struct run run;
+    struct keeper keeper;
+    struct metrics *metrics;     /* rank 0 with a run folder; else NULL */
+    double peak_flops;           /* 0: unknown */
+    int64_t start;               /* steps done before this run */
+    int64_t submitted, finished; /* steps, counted from the run's first */
+    int64_t began_ns[2];         /* by step parity */
+    bool stop;                   /* the tally says so */
+    bool common;                 /* a failure that all ranks have with the same text */
+    bool damaged;                /* and it is that of a checkpoint file */
+};
+
+static int event(struct loop *l, const char *kind, int64_t step, const char *text, struct err *err)
+{
+    return l->metrics ? metrics_event(l->metrics, kind, step, text, err) : 0;
+}
+
+static bool due(int64_t every, int64_t done)
+{
+    return every > 0 && done % every == 0;
+}
+
+static bool validates(const struct loop *l, int64_t done)
+{
+    const struct plan_training *t = &l->plan->training;
+    return l->run.held_out && (due(t->val_every, done) || done == t->steps);
+}
+
+static bool saves(const struct loop *l, int64_t done)
+{
+    const struct plan *p = l->plan;
+    return l->keeper.ckpt && p->checkpoint.every > 0 &&
+           (due(p->checkpoint.every, done) || done == p->training.steps);
+}
+
+/* ---- finishing a step ---- */
+
+static int commit(struct loop *l, int64_t durable, struct err *err)
+{
+    bool committed;
+    if (keeper_commit(&l->keeper, durable, &committed, err))
+        return -1;
+    return committed ? event(l, "checkpoint", durable, "committed", err) : 0;
+}
+
+static void fill_line(const struct loop *l, int64_t number, const struct step_result *result,
+                      struct metrics_step *line)
+{
+    const struct plan_training *t = &l->plan->training;
+    double tokens = (double)t->global_batch * (double)t->sequence;
+    int64_t end_ns = l->submitted > number + 1 ? l->began_ns[(number + 1) & 1] : clock_ns();
+    *line = (struct metrics_step){
+        .step = number + 1,
+        .loss = result->loss,
+        .val_loss = NAN,
+        .grad_norm = result->norm,
+        .lr = plan_lr(t, number),
+        .tokens = (number + 1) * t->global_batch * t->sequence,
+        .step_s = (double)(end_ns - l->began_ns[number & 1]) * 1e-9,
+        .mfu = NAN,
+        .epoch = l->options->identity.epoch,
+        .generation = l->options->identity.generation,
+        .spares = l->options->identity.spares,
+    };
+    if (l->peak_flops > 0 && line->step_s > 0)
+        line->mfu = plan_flops_per_token(l->plan) * tokens / line->step_s / l->peak_flops;
+}
+
+static int save(struct loop *l, int64_t done, double *stall_ms, struct err *err)
+{
+    int64_t stall_ns = 0;
+    if (keeper_save(&l->keeper, done, &stall_ns, err))
+        return err_prefix(err, "checkpoint of step %" PRId64, done);
+    *stall_ms = (double)stall_ns * 1e-6;
+    return 0;
+}
+
+/* The oldest step that is submitted and not finished. */
+static enum train_end finish(struct loop *l, struct err *err)
+{
+    int64_t number = l->finished;
+    struct step_result result;
+    struct metrics_step line;
+    if (step_collect(&l->run.step, number, &result, err))
+        return TRAIN_FAILED;
+    if (!isfinite(result.loss) || !isfinite(result.norm)) {
+        err_set(err,
+                "step %" PRId64 ": the loss is %g and the gradient norm %g: the run has diverged. "
+                "Try a lower training.lr, a longer warm-up, or float64 to see whether it is "
+                "rounding",
+                number + 1, result.loss, result.norm);
+        return TRAIN_DIVERGED;
+    }
+    fill_line(l, number, &result, &line);
+    l->finished = number + 1;
+    l->stop |= result.stop;
+    if (validates(l, number + 1) && run_validate(&l->run, &line.val_loss, err))
+        return TRAIN_FAILED;
+    if (saves(l, number + 1) && save(l, number + 1, &line.stall_ms, err))
+        return TRAIN_FAILED;
+    if (commit(l, result.finished, err))
+        return TRAIN_FAILED;
+    line.checkpoint_step = l->keeper.committed;
+    if (l->metrics && metrics_step(l->metrics, &line, err))
+        return TRAIN_FAILED;
+    if (l->options->hooks.step)
+        l->options->hooks.step(l->options->hooks.arg, &line);
+    if (l->options->hooks.progress)
+        l->options->hooks.progress(l->options->hooks.arg, number + 1);
+    return TRAIN_DONE;
+}
+
+/* ---- the loop ---- */
+
+static int submit(struct loop *l, struct err *err)
+{
+    const struct train_hooks *hooks = &l->options->hooks;
+    int64_t number = l->submitted, durable;
+    bool stop = hooks->stop_asked && hooks->stop_asked(hooks->arg);
+    if (keeper_finished(&l->keeper, &durable, err))
+        return err_prefix(err, "writing a checkpoint");
+    l->began_ns[number & 1] = clock_ns();
+    if (run_step(&l->run, number, durable, stop, err))
+        return err_prefix(err, "step %" PRId64, number + 1);
+    l->submitted = number + 1;
+    return 0;
+}
+
+static enum train_end steps(struct loop *l, struct err *err)
+{
+    int64_t total = l->plan->training.steps;
+    enum train_end end = TRAIN_DONE;
+    while (l->submitted < total && !l->stop) {
+        if (submit(l, err))
+            return TRAIN_FAILED;
+        /* The one before, always; this one too where its end is waited for. */
+        int64_t keep_open = validates(l, l->submitted) || saves(l, l->submitted) ? 0 : 1;
+        while (end == TRAIN_DONE && l->submitted - l->finished > keep_open)
+            end = finish(l, err);
+        if (end != TRAIN_DONE)
+            return end;
+    }
+    while (end == TRAIN_DONE && l->finished < l->submitted)
+        end = finish(l, err);
+    return end;
+}
+
+/* The last state is in a committed checkpoint, if the plan keeps any. */
+static int settle(struct loop *l, struct err *err)
+{
+    bool committed = false;
+    double stall_ms;
+    if (l->keeper.ckpt && l->plan->checkpoint.every > 0 && l->keeper.saved < l->finished &&
+        save(l, l->finished, &stall_ms, err))
+        return -1;
+    if (keeper_flush(&l->keeper, &committed, err))
+        return -1;
+    if (committed && event(l, "checkpoint", l->keeper.committed, "committed", err))
+        return -1;
+    return comm_barrier(l->options->comm, &l->run.mesh.all, err);
+}
+
+static enum train_end train(struct loop *l, struct err *err)
+{
+    enum train_end end = steps(l, err);
+    if (end != TRAIN_DONE)
+        return end;
+    if (settle(l, err))
+        return TRAIN_FAILED;
+    if (l->finished < l->plan->training.steps) {
+        if (event(l, "stop", l->finished, "asked to stop", err))
+            return TRAIN_FAILED;
+        return TRAIN_STOPPED;
+    }
+    return event(l, "end", l->finished, "all steps done", err) ? TRAIN_FAILED : TRAIN_DONE;
+}
+
+/* ---- opening ---- */
+
+static int open_metrics(struct loop *l, struct err *err)
+{
+    const struct plan_training *t = &l->plan->training;
+    if (l->options->identity.rank != 0 || !l->options->identity.run_dir)
+        return 0;
+    return metrics_open(&l->metrics, l->options->identity.run_dir, l->options->out_fd, -1, t->steps,
+                        t->global_batch * t->sequence, err);
+}
+
+/* Unlike arithmetic among the ranks costs the bitwise promise, not the run. */
+static int compare_signatures(struct loop *l, struct err *err)
+{
+    const char *mine = kernels_signature(l->options->k);
+    int world = l->run.mesh.world, other = -1, rv;
+    void **all = calloc((size_t)world, sizeof *all);
+    size_t *lengths = calloc((size_t)world, sizeof *lengths);
+    if (all && lengths)
+        rv = comm_host_all_gatherv(l->options->comm, &l->run.mesh.all, mine, strlen(mine), 4096,
+                                   all, lengths, err);
+    else
+        rv = err_set(err, "no memory");
+    for (int i = 0; !rv && i < world; i++)
+        if (strcmp(all[i], all[0]))
+            other = i;
+    if (other >= 0) {
+        struct err text;
+        err_set(&text,
+                "rank 0 computes with %s, rank %d with %s: bits depend on which node a rank "
+                "is on",
+                (const char *)all[0], other, (const char *)all[other]);
+        rv = event(l, "arithmetic", l->start, text.text, err);
+    }
+    for (int i = 0; all && i < world; i++)
+        free(all[i]);
+    free(all);
+    free(lengths);
+    return rv;
+}
+
+/* ---- agreeing ---- */
+
+struct verdict {
+    int end;
+    int damaged; /* it was a checkpoint's file */
+    char text[sizeof((struct err *)0)->text];
+};
+
+/* The first rank that cannot go on, as all ranks hear it. */
+static enum train_end hear(struct loop *l, const struct verdict *all, int world, struct err *err)
+{
+    for (int i = 0; i < world; i++) {
+        if (all[i].end == TRAIN_DONE)
+            continue;
+        int length = (int)strnlen(all[i].text, sizeof all[i].text);
+        if (i == 0)
+            err_set(err, "%.*s", length, all[i].text);
+        else
+            err_set(err, "rank %d: %.*s", i, length, all[i].text);
+        l->common = true;
+        l->damaged = all[i].damaged;
+        return (enum train_end)all[i].end;
+    }
+    return TRAIN_DONE;
+}
+
+/* Nobody goes on unless all can: the first rank that cannot tells all why, so that all end with the
+ * same text. mine: how it went here. */
+static enum train_end agree(struct loop *l, enum train_end mine, struct err *err)
+{
+    struct verdict me = {.end = mine, .damaged = l->keeper.damaged}, *all;
+    int world = l->options->identity.world;
+    enum train_end end = TRAIN_FAILED;
+    if (mine != TRAIN_DONE)
+        snprintf(me.text, sizeof me.text, "%s", err->text);
+    all = calloc((size_t)world, sizeof *all);
+    if (!all)
+        err_set(err, "no memory");
+    else if (!comm_host_all_gather(l->options->comm, &l->run.mesh.all, &me, sizeof me, all, err))
+        end = hear(l, all, world, err);
+    free(all);
+    /* All have read the verdict before anybody leaves; then it no longer matters who does. */
+    if (l->common)
+        comm_barrier(l->options->comm, &l->run.mesh.all, NULL);
+    return end;
+}
+
+static int announce(struct loop *l, const struct keeper_start *start, struct err *err)
+{
+    struct err text;
+    if (*start->note && event(l, "note", l->start, start->note, err))
+        return -1;
+    if (!start->restored)
+        return event(l, "start", 0, "from first weights", err);
+    err_set(&text, "%" PRId64 " steps, %" PRId64 " samples", start->position.step,
+            start->position.samples);
+    return event(l, "restored", l->start, text.text, err);
+}
+
+/* The newest checkpoint that is whole; an older one where bytes turn out to be damaged. */
+static enum train_end restore(struct loop *l, struct keeper_start *start, struct err *err)
+{
+    for (;;) {
+        if (keeper_find(&l->keeper, err)) {
+            l->common = !comm_failed(l->options->comm);
+            return l->common ? TRAIN_REFUSED : TRAIN_FAILED;
+        }
+        enum train_end mine = keeper_restore(&l->keeper, start, err) ? TRAIN_REFUSED : TRAIN_DONE;
+        enum train_end end = agree(l, mine, err);
+        if (end == TRAIN_DONE || !l->damaged || !keeper_step_back(&l->keeper))
+            return end;
+        l->common = l->damaged = false;
+        if (event(l, "note", 0, err->text, err))
+            return TRAIN_FAILED;
+    }
+}
+
+static enum train_end open_keeper(struct loop *l, struct err *err)
+{
+    const struct train_options *o = l->options;
+    struct run *r = &l->run;
+    struct keeper_start start;
+    enum train_end end = TRAIN_DONE;
+    if (keeper_open(&l->keeper, o->plan, &o->identity, o->k, o->comm, &r->mesh, &r->state,
+                    r->streams.stream[PROGRAM_STREAM_COMPUTE], err))
+        end = TRAIN_REFUSED;
+    end = agree(l, end, err);
+    if (end == TRAIN_DONE)
+        end = restore(l, &start, err);
+    if (end != TRAIN_DONE)
+        return end;
+    if (keeper_adopt(&l->keeper, err))
+        return TRAIN_FAILED;
+    l->start = start.restored ? start.position.step : 0;
+    return announce(l, &start, err) ? TRAIN_FAILED : TRAIN_DONE;
+}
+
+static enum train_end open_loop(struct loop *l, struct err *err)
+{
+    const struct train_options *o = l->options;
+    enum train_end end = TRAIN_DONE;
+    /* What the plan alone decides is the same everywhere; without a mesh nobody can be asked. */
+    if (run_mesh(&l->run, o, err)) {
+        l->common = true;
+        return TRAIN_REFUSED;
+    }
+    if (run_open(&l->run, &end, err) == 0 && open_metrics(l, err))
+        end = TRAIN_REFUSED;
+    end = agree(l, end, err);
+    if (end != TRAIN_DONE)
+        return end;
+    if (compare_signatures(l, err))
+        return TRAIN_FAILED;
+    if (o->measure &&
+        peak_measure(o->k, state_dtype(o->plan), o->comm, &l->run.mesh, &l->peak_flops, err))
+        return TRAIN_FAILED;
+    end = open_keeper(l, err);
+    l->submitted = l->finished = l->start;
+    return end;
+}
+
+static enum train_whose whose(const struct loop *l, enum train_end end)
+{
+    if (l->common || end == TRAIN_DIVERGED)
+        return TRAIN_COMMON;
+    return comm_failed(l->options->comm) ? TRAIN_PEERS : TRAIN_MINE;
+}
+
+enum train_end train_run(const struct train_options *options, enum train_whose *who,
+                         struct err *err)
+{
+    struct loop l = {.options = options, .plan = options->plan};
+    l.keeper.committed = l.keeper.saved = -1;
+    enum train_end end = open_loop(&l, err);
+    if (end == TRAIN_DONE)
+        end = train(&l, err);
+    *who = whose(&l, end);
+    /* Nobody must wait for a rank that gave up. */
+    if (end != TRAIN_DONE && end != TRAIN_STOPPED)
+        comm_abort(options->comm, err->text);
+    keeper_close(&l.keeper);
+    if (l.metrics)
+        metrics_close(l.metrics);
+    run_close(&l.run);
+    return end;
+}

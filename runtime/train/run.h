@@ -1,0 +1,39 @@
+/* run.h - all that one rank holds while it trains, opened and closed as one. For loop.c and tests.
+ */
+#ifndef GTRAIN_RUN_H
+#define GTRAIN_RUN_H
+
+#include "train/execute.h"
+#include "train/keeper.h"
+#include "train/train.h"
+
+struct run {
+    const struct train_options *options;
+    const struct plan *plan;
+    struct mesh mesh;
+    struct program program, validation; /* validation.n == 0: none */
+    struct data *data, *held_out;       /* held_out NULL: no validation */
+    struct streams streams;
+    struct state state;
+    struct stage stage;
+    struct step step;
+    struct executor executor;
+};
+
+/* What follows from the plan alone, the same on all ranks: can it be run, and the mesh. On failure
+ * -1, nothing held. */
+int run_mesh(struct run *r, const struct train_options *options, struct err *err);
+
+/* Everything but checkpoints: data, programs, device memory, first weights. On failure -1, *end
+ * what it means; run_close after either. */
+int run_open(struct run *r, enum train_end *end, struct err *err);
+
+/* One training step, submitted: number is 0-based. */
+int run_step(struct run *r, int64_t number, int64_t finished, bool stop, struct err *err);
+
+/* Mean loss a token over the validation split. */
+int run_validate(struct run *r, double *loss, struct err *err);
+
+void run_close(struct run *r);
+
+#endif

@@ -1,0 +1,53 @@
+/* train.h - train a plan, as one of its ranks.
+ *
+ * The caller brings a device, a connected comm and an identity, and keeps them; train_run does the
+ * rest: data, model, restore, steps, validation, checkpoints, metrics. It knows no launcher: what
+ * it needs to ask or tell one goes through the hooks. */
+#ifndef GTRAIN_TRAIN_H
+#define GTRAIN_TRAIN_H
+
+#include "comm/comm.h"
+#include "plan/plan.h"
+#include "train/identity.h"
+#include "train/metrics.h"
+
+enum train_end {
+    TRAIN_DONE,
+    TRAIN_STOPPED,  /* asked to; the state is in a committed checkpoint if the plan keeps any */
+    TRAIN_FAILED,   /* the machine, a peer or a disk */
+    TRAIN_REFUSED,  /* the plan, its data or the checkpoint do not fit: no other try will help */
+    TRAIN_DIVERGED, /* the loss is not a number any more */
+};
+
+struct train_hooks {
+    int (*stop_asked)(void *arg);                          /* may be NULL; asked once a step */
+    void (*progress)(void *arg, int64_t step);             /* may be NULL; completed steps */
+    void (*step)(void *arg, const struct metrics_step *s); /* may be NULL; every rank, every step */
+    void *arg;
+};
+
+struct train_options {
+    const struct plan *plan;
+    struct train_identity identity;
+    struct kernels *k;
+    struct comm *comm;
+    struct train_hooks hooks;
+    bool measure; /* find the device's matmul peak first (0.2 s), for the utilisation in metrics */
+    int out_fd;   /* where rank 0 shows its progress */
+};
+
+/* Can this version run the plan? 0, or -1 with err naming the key. Pure. */
+int train_check(const struct plan *plan, struct err *err);
+
+/* Who should tell people of a failure. */
+enum train_whose {
+    TRAIN_MINE,   /* this rank's own: it should speak */
+    TRAIN_COMMON, /* all ranks have the same text: one should */
+    TRAIN_PEERS,  /* this rank only lost its peers: who failed first should */
+};
+
+/* On all but TRAIN_DONE and TRAIN_STOPPED err says why, *whose who should say it. */
+enum train_end train_run(const struct train_options *options, enum train_whose *whose,
+                         struct err *err);
+
+#endif

@@ -1,0 +1,297 @@
+/* test_train.c - a run that was stopped and restored has, bit for bit, the losses of one that was
+ * not; what cannot be restored is refused in one line; and what a checkpoint has learnt can be read
+ * back, whatever layout wrote it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "train/weights.h"
+#include "train_rig.h"
+
+enum { STEPS = 12, STOP = 7 };
+
+static char folder[256], local_key[300];
+
+static void same_bits(const struct rig_result *got, const struct rig_result *want)
+{
+    for (int i = 0; i < got->n; i++) {
+        int at = (int)(got->first - want->first) + i;
+        assert_in_range(at, 0, want->n - 1);
+        if (got->loss[i] != want->loss[at] || got->norm[i] != want->norm[at])
+            fail_msg("step %d: loss %.17g and norm %.17g, undisturbed %.17g and %.17g", at + 1,
+                     got->loss[i], got->norm[i], want->loss[at], want->norm[at]);
+    }
+}
+
+/* Undisturbed; stopped after some steps; restored. base.changes holds the layout. */
+static void interrupted_equals_undisturbed(const struct rig_run *base)
+{
+    struct rig_result whole, before, after;
+    struct rig_run run = *base;
+    rig_folder_make(folder);
+    snprintf(local_key, sizeof local_key, "checkpoint.local=%s/checkpoints", folder);
+    run.folder = folder;
+    run.steps = STEPS;
+    rig_train_well(&run, &whole);
+
+    int n = 0;
+    while (run.changes[n])
+        n++;
+    run.changes[n] = local_key;
+    run.changes[n + 1] = "checkpoint.every=3";
+    run.stop_after = STOP;
+    run.records = true;
+    rig_train(&run, &before);
+    assert_int_equal(before.end, TRAIN_STOPPED);
+    assert_int_equal(before.first, 1);
+    assert_in_range(before.n, STOP, STEPS - 1);
+    same_bits(&before, &whole);
+
+    run.stop_after = 0;
+    run.epoch = 2;
+    rig_train_well(&run, &after);
+    assert_int_equal(after.first, before.n + 1); /* a stop leaves a checkpoint of its last step */
+    same_bits(&after, &whole);
+    rig_folder_remove(folder);
+}
+
+static void restored_one_rank(void **state)
+{
+    (void)state;
+    struct rig_run run = {.changes = {"training.precision=float32"}};
+    interrupted_equals_undisturbed(&run);
+}
+
+static void restored_eight_ranks(void **state)
+{
+    (void)state;
+    struct rig_run run = {.changes = {"training.precision=float32", "parallel.tensor=2",
+                                      "parallel.pipeline=2", "parallel.data=2"}};
+    interrupted_equals_undisturbed(&run);
+}
+
+static void restored_tied_pipeline(void **state)
+{
+    (void)state;
+    struct rig_run run = {.changes = {"model.tied=true", "parallel.pipeline=2"}};
+    interrupted_equals_undisturbed(&run);
+}
+
+static void restored_deferred(void **state)
+{
+    (void)state;
+    struct rig_run run = {.changes = {"parallel.pipeline=2", "training.microbatch=1"},
+                          .deferred_seed = 77};
+    interrupted_equals_undisturbed(&run);
+}
+
+/* ---- one run with checkpoints at 3, 6, 9 and 12, and what may be asked of it ---- */
+
+static int make_run(void **state)
+{
+    (void)state;
+    struct rig_result r;
+    rig_folder_make(folder);
+    snprintf(local_key, sizeof local_key, "checkpoint.local=%s/checkpoints", folder);
+    struct rig_run run = {
+        .folder = folder,
+        .steps = STEPS,
+        .changes = {local_key, "checkpoint.every=3", "checkpoint.keep=4", "parallel.tensor=2"}};
+    rig_train_well(&run, &r);
+    return 0;
+}
+
+static int remove_run(void **state)
+{
+    (void)state;
+    rig_folder_remove(folder);
+    return 0;
+}
+
+static struct rig_run restore_of(const char *what, uint32_t epoch)
+{
+    return (struct rig_run){
+        .folder = folder,
+        .steps = STEPS,
+        .changes = {local_key, "checkpoint.every=3", "checkpoint.keep=4", "parallel.tensor=2"},
+        .restore = what,
+        .epoch = epoch};
+}
+
+static void refused(struct rig_run *run, const char *const *parts)
+{
+    struct rig_result r;
+    rig_train(run, &r);
+    assert_int_equal(r.end, TRAIN_REFUSED);
+    assert_null(strchr(r.err.text, '\n'));
+    for (; *parts; parts++)
+        if (!strstr(r.err.text, *parts))
+            fail_msg("'%s' does not say '%s'", r.err.text, *parts);
+}
+
+static void refuses_a_missing_step(void **state)
+{
+    (void)state;
+    struct rig_run run = restore_of("5", 2);
+    refused(&run, (const char *[]){"restore", "step 5", NULL});
+    run.restore = "yesterday";
+    refused(&run, (const char *[]){"yesterday", "latest, none, a step", NULL});
+    run.restore = "/nowhere/0123456789abcdef";
+    refused(&run, (const char *[]){"/nowhere/0123456789abcdef", "no committed", NULL});
+}
+
+static void none_starts_afresh(void **state)
+{
+    (void)state;
+    struct rig_run run = restore_of("none", 2);
+    struct rig_result r;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, 1);
+}
+
+static void refuses_another_layout(void **state)
+{
+    (void)state;
+    struct rig_run run = restore_of("latest", 2);
+    run.changes[3] = "parallel.pipeline=2"; /* two ranks as well */
+    refused(&run, (const char *[]){"tensor 2, context 1, expert 1, pipeline 1, data 1",
+                                   "tensor 1, context 1, expert 1, pipeline 2, data 1", NULL});
+    run.changes[3] = "parallel.data=1";
+    refused(&run, (const char *[]){"written by 2 ranks", "make 1", NULL});
+}
+
+static void refuses_another_plan(void **state)
+{
+    (void)state;
+    struct rig_run run = restore_of("latest", 2);
+    run.changes[4] = "training.seed=6";
+    refused(&run, (const char *[]){"belongs to another plan", NULL});
+}
+
+/* Newest committed step up to `most` (-1: any), and rank's file of it, found by asking the library.
+ */
+static int64_t committed_step(int64_t most, char *path, size_t size, int rank)
+{
+    char dir[300];
+    struct ckpt_decision d;
+    struct err err;
+    snprintf(dir, sizeof dir, "%s/checkpoints/0123456789abcdef", folder);
+    char *blob = ckpt_scan(dir, "here", "0123456789abcdef", &err);
+    assert_non_null(blob);
+    assert_int_equal(ckpt_decide((const char *const *)&blob, 1, most, &d, &err), 0);
+    assert_true(d.found);
+    int64_t step = d.position.step;
+    snprintf(path, size, "%s", d.places[rank].path);
+    ckpt_decision_free(&d);
+    free(blob);
+    return step;
+}
+
+/* Which steps but the last were committed depends on how fast the disk was. */
+static void restores_a_step(void **state)
+{
+    (void)state;
+    char path[600], step[32];
+    int64_t second = committed_step(STEPS - 1, path, sizeof path, 0);
+    snprintf(step, sizeof step, "%d", (int)second);
+    struct rig_run run = restore_of(step, 2);
+    struct rig_result r;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, second + 1);
+}
+
+static void damaged_newest_falls_back(void **state)
+{
+    (void)state;
+    char path[600];
+    struct stat st;
+    /* Which one is second depends on how fast the disk was. */
+    int64_t second = committed_step(STEPS - 1, path, sizeof path, 1);
+    assert_int_equal(committed_step(-1, path, sizeof path, 1), STEPS);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fstat(fileno(f), &st), 0);
+    assert_int_equal(fseek(f, st.st_size / 2, SEEK_SET), 0);
+    int byte = fgetc(f);
+    assert_int_equal(fseek(f, st.st_size / 2, SEEK_SET), 0);
+    assert_int_not_equal(fputc(byte ^ 1, f), EOF);
+    assert_int_equal(fclose(f), 0);
+
+    struct rig_run run = restore_of("latest", 2);
+    struct rig_result r;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, second + 1); /* the newest is damaged on one rank, so all go back */
+}
+
+/* ---- what this version does not do ---- */
+
+static void refuses_what_it_cannot(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *change, *says;
+    } cases[] = {
+        {"parallel.context=2", "parallel.context"},
+        {"parallel.shard=optimizer", "parallel.shard"},
+        {"training.precision=bf16", "training.precision"},
+        {"checkpoint.redundancy=partner", "checkpoint.redundancy"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rig_run run = {.folder = folder,
+                              .steps = STEPS,
+                              .changes = {local_key, "parallel.data=2", cases[i].change}};
+        refused(&run, (const char *[]){cases[i].says, "use ", NULL});
+    }
+}
+
+static void diverged_is_said(void **state)
+{
+    (void)state;
+    struct rig_run run = {.folder = folder,
+                          .steps = STEPS,
+                          .changes = {"training.precision=float32", "training.lr=1000",
+                                      "training.clip=0", "training.warmup_steps=0",
+                                      "parallel.tensor=2"}};
+    struct rig_result r;
+    rig_train(&run, &r);
+    assert_int_equal(r.end, TRAIN_DIVERGED);
+    assert_non_null(strstr(r.err.text, "diverged"));
+    assert_non_null(strstr(r.err.text, "step "));
+}
+
+static void unwritable_checkpoints_are_said(void **state)
+{
+    (void)state;
+    struct rig_run run = {
+        .folder = folder,
+        .steps = STEPS,
+        .changes = {"checkpoint.local=/dev/null/x", "checkpoint.every=3", "parallel.pipeline=2"}};
+    refused(&run, (const char *[]){"/dev/null/x", NULL});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(restored_one_rank),
+        cmocka_unit_test(restored_eight_ranks),
+        cmocka_unit_test(restored_tied_pipeline),
+        cmocka_unit_test(restored_deferred),
+        cmocka_unit_test_setup_teardown(restores_a_step, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(refuses_a_missing_step, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(none_starts_afresh, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(refuses_another_layout, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(refuses_another_plan, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(damaged_newest_falls_back, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(refuses_what_it_cannot, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(diverged_is_said, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(unwritable_checkpoints_are_said, make_run, remove_run),
+    };
+    return cmocka_run_group_tests_name("train", tests, NULL, NULL);
+}
