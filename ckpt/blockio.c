@@ -108,7 +108,7 @@ enum transfer_next transfer_result(struct transfer *t, const struct blockio_job 
                       what, where);
         return TRANSFER_FAILED;
     }
-    if (!progress)
+    if (!progress && res < 0)
         usleep(BLOCKIO_PAUSE_US);
     return TRANSFER_AGAIN;
 }

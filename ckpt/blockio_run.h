@@ -9,8 +9,8 @@
 enum {
     /* Times in a row that a transfer may make no progress (EAGAIN, a short one below a sector)
      * before it counts as failed, with BLOCKIO_PAUSE_US between: about five seconds. */
-    BLOCKIO_RETRIES = 500,
-    BLOCKIO_PAUSE_US = 10000,
+    BLOCKIO_RETRIES = 5000,
+    BLOCKIO_PAUSE_US = 1000,
 };
 
 struct blockio {

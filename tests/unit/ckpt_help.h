@@ -123,7 +123,7 @@ static inline struct ckpt_io state_io(struct state *s)
 
 static inline void help_scratch(char dir[256], const char *where)
 {
-    const char *tmp = where ? where : getenv("TMPDIR");
+    const char *tmp = where && !access(where, W_OK) ? where : getenv("TMPDIR");
     snprintf(dir, 256, "%s/gtrain-ckpt-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(dir));
 }

@@ -1,0 +1,459 @@
+/* test_ckpt_crash.c - a training that is cut, starved or lied to at any system call, again and
+ * again, must go on from its newest committed state, bit for bit.
+ *
+ * A case is a chain of lives of one run in one folder. Each life is a child process: it scans,
+ * decides, restores, checks what it got, trains a few steps (the state is a function of the step)
+ * and checkpoints each. A fault waits for it at the n-th boundary of the system calls (the hook of
+ * sys.h). Through shared memory it tells what it was promised: `committed`, the newest step whose
+ * commit returned, and `tried`, the newest whose commit began. After each life the parent demands a
+ * decision between the two, and at the end restores itself. Everything follows from the case's
+ * number.
+ *
+ *   test_ckpt_crash [--long | --cases N | --case K]
+ */
+#include "../unit/ckpt_help.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "sys.h"
+
+enum {
+    CASES = 300,
+    CASES_LONG = 10000,
+    LIVES = 3,
+    STEPS = 4,        /* a life */
+    BOUNDARIES = 130, /* of a life, about: faults are spread over so many */
+    CHILD_MS = 60000, /* a child that lives longer hangs */
+    EXIT_LIED = 3,    /* the child found a wrong state */
+    EXIT_REFUSED = 4, /* the child could not even start */
+};
+
+enum fault {
+    FAULT_KILL,  /* SIGKILL at a boundary */
+    FAULT_TORN,  /* half a transfer, then SIGKILL */
+    FAULT_NOSPC, /* ENOSPC for some calls */
+    FAULT_EIO,   /* EIO for some calls */
+    FAULT_SHORT, /* every other transfer is cut */
+    FAULT_AGAIN, /* EAGAIN and EINTR now and then */
+    FAULTS,
+};
+
+struct shared {
+    atomic_int boundary;
+    _Atomic int64_t committed, tried;
+};
+
+struct shim {
+    enum fault fault;
+    int at, length; /* the first boundary that suffers, and how many do */
+    struct shared *shared;
+    bool talk;
+};
+
+static uint64_t mix(uint64_t x) /* splitmix64's finaliser */
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+static void die(void)
+{
+    kill(getpid(), SIGKILL);
+    for (;;)
+        pause();
+}
+
+/* Part of a transfer, in sectors where it has some. */
+static ssize_t part(size_t bytes)
+{
+    return (ssize_t)(bytes >= 8192 ? bytes / 2 / 4096 * 4096 : bytes > 1 ? bytes / 2 : bytes);
+}
+
+static ssize_t shim_allow(void *arg, enum ckpt_op op, size_t bytes)
+{
+    struct shim *s = arg;
+    int n = atomic_fetch_add(&s->shared->boundary, 1);
+    bool hit = n >= s->at && n < s->at + s->length;
+    bool transfer = op == CKPT_OP_WRITE || op == CKPT_OP_READ;
+    switch (s->fault) {
+    case FAULT_KILL:
+        if (n >= s->at)
+            die();
+        break;
+    case FAULT_TORN:
+        if (n == s->at && op == CKPT_OP_WRITE)
+            return part(bytes);
+        if (n >= s->at)
+            die();
+        break;
+    case FAULT_NOSPC:
+        if (hit && (op == CKPT_OP_WRITE || op == CKPT_OP_RESERVE))
+            return -ENOSPC;
+        break;
+    case FAULT_EIO:
+        if (hit && op != CKPT_OP_WAIT)
+            return -EIO;
+        break;
+    case FAULT_SHORT:
+        if (transfer && mix((uint64_t)n) % 2)
+            return part(bytes);
+        break;
+    case FAULT_AGAIN:
+        if (transfer && op == CKPT_OP_WRITE && bytes >= 4096 && n % 37 == 5)
+            return n % 2 ? -EAGAIN : -EINTR;
+        break;
+    case FAULTS:
+        break;
+    }
+    return (ssize_t)bytes;
+}
+
+struct scene {
+    char dir[256];
+    struct state state;
+    struct ckpt_io io;
+    struct shared *shared;
+    bool no_uring;
+};
+
+static void scene_state(struct scene *s, uint64_t seed)
+{
+    int64_t n[] = {1 + (int64_t)(seed % 3000), 5000, (int64_t)(seed >> 20) % 9000};
+    s->state.n = 0;
+    state_add(&s->state, CKPT_F32, 1, &n[0]);
+    state_add(&s->state, CKPT_F64, 1, &n[1]);
+    state_add(&s->state, CKPT_BF16, 1, &n[2]);
+    s->io = state_io(&s->state);
+}
+
+static struct ckpt_options scene_options(const struct scene *s, uint32_t epoch)
+{
+    struct ckpt_options o = help_options(s->dir, epoch);
+    o.no_uring = s->no_uring;
+    o.block_bytes = 4096;
+    o.queue_depth = 4;
+    return o;
+}
+
+/* Decide, open, restore; *c is open. -1 with err where it could not start; the state is checked by
+ * the caller. A file that cannot be read is passed over for the next older one. */
+static int resume(struct scene *s, const struct ckpt_hook *hook, struct ckpt **c, int64_t *step,
+                  struct err *err)
+{
+    struct ckpt_decision d;
+    *step = 0;
+    if (help_decide(s->dir, -1, &d, err))
+        return -1;
+    struct ckpt_options o = scene_options(s, d.epoch + 1);
+    int rv = ckpt_open_hooked(c, &o, s->state.tensors, s->state.n, &s->io, hook, err);
+    while (!rv && d.found) {
+        struct ckpt_file *f = NULL;
+        struct ckpt_position position;
+        rv = ckpt_file_open(&f, d.places[0].path, err);
+        if (!rv && ckpt_file_digest(f) != d.places[0].digest)
+            rv = err_set(err, "the digest is another one");
+        if (!rv)
+            rv = ckpt_restore(*c, f, &position, err);
+        ckpt_file_close(f);
+        if (!rv) {
+            *step = position.step;
+            rv = ckpt_adopt(*c, d.record, err);
+            break;
+        }
+        int64_t below = d.position.step - 1;
+        ckpt_decision_free(&d);
+        rv = help_decide(s->dir, below, &d, err);
+    }
+    ckpt_decision_free(&d);
+    return rv;
+}
+
+/* With --case: what went wrong in a life, which is mostly what should. */
+static void tell(const struct shim *shim, const char *text)
+{
+    if (shim->talk)
+        fprintf(stderr, "# fault %d at %d: %s\n", shim->fault, shim->at, text);
+}
+
+/* One life. Never returns. Errors of a checkpoint are what training does with them: go on. */
+static void live(struct scene *s, struct shim *shim)
+{
+    struct ckpt_hook hook = {.allow = shim_allow, .arg = shim};
+    struct ckpt *c = NULL;
+    struct err err;
+    int64_t first, finished;
+    if (resume(s, &hook, &c, &first, &err)) {
+        tell(shim, err.text);
+        _exit(EXIT_REFUSED);
+    }
+    if (first && state_differs(&s->state, first) >= 0)
+        _exit(EXIT_LIED);
+    for (int64_t step = first + 1; step <= first + STEPS; step++) {
+        struct ckpt_position position = {step, step * 8};
+        state_fill(&s->state, step);
+        if (ckpt_save(c, &position, NULL, &err))
+            continue;
+        if (step == first + STEPS && s->no_uring)
+            break; /* leave the last one to close */
+        if (ckpt_wait(c, help_soon(), &err) || ckpt_finished(c, &finished, &err) ||
+            finished != step) {
+            tell(shim, err.text);
+            continue;
+        }
+        char *claim = ckpt_claim(c, step, &err);
+        char *record = claim ? ckpt_record((const char *const *)&claim, 1, &err) : NULL;
+        if (!record)
+            _exit(EXIT_LIED);
+        atomic_store(&s->shared->tried, step);
+        if (!ckpt_commit(c, step, record, &err))
+            atomic_store(&s->shared->committed, step);
+        else
+            tell(shim, err.text);
+        free(claim);
+        free(record);
+    }
+    ckpt_close(c, help_soon());
+    _exit(0);
+}
+
+/* Runs a life to its end. Its wait status. */
+static int run_life(struct scene *s, struct shim *shim, int number)
+{
+    atomic_store(&s->shared->boundary, 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child)
+        live(s, shim);
+    int status = 0;
+    int64_t deadline = clock_ms() + CHILD_MS;
+    while (!waitpid(child, &status, WNOHANG)) {
+        if (clock_ms() > deadline) {
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+            fail_msg("case %d: the run hangs", number);
+        }
+        usleep(200);
+    }
+    return status;
+}
+
+/* What is there is between what was promised and what was tried. Both become that. */
+static void check_decision(struct scene *s, int number)
+{
+    struct err err;
+    struct ckpt_decision d;
+    int64_t committed = atomic_load(&s->shared->committed), tried = atomic_load(&s->shared->tried);
+    ok(help_decide(s->dir, -1, &d, &err));
+    int64_t step = d.found ? d.position.step : 0;
+    if (step < committed || (step > tried && step > committed))
+        fail_msg("case %d: step %" PRId64 " is decided, %" PRId64 " was committed, %" PRId64
+                 " tried; %s",
+                 number, step, committed, tried, d.report);
+    atomic_store(&s->shared->committed, step);
+    atomic_store(&s->shared->tried, step);
+    ckpt_decision_free(&d);
+}
+
+static void flip_bit(const char *path, uint64_t seed)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    if (!st.st_size)
+        return;
+    int fd = open(path, O_RDWR);
+    unsigned char byte;
+    off_t at = (off_t)(seed % (uint64_t)st.st_size);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= (unsigned char)(1 << (seed >> 40) % 8);
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* A bit of the newest file, or of the log, turns. The newest step may be lost by that, no more. */
+static void damage(struct scene *s, uint64_t seed)
+{
+    struct err err;
+    struct ckpt_decision d;
+    char log[512];
+    ok(help_decide(s->dir, -1, &d, &err));
+    if (d.found && seed % 2) {
+        flip_bit(d.places[0].path, mix(seed));
+    } else if (d.found) {
+        snprintf(log, sizeof log, "%s/run-1.n1.commits", s->dir);
+        flip_bit(log, mix(seed));
+    }
+    ckpt_decision_free(&d);
+}
+
+/* The parent restores, goes on, and nothing half-made is left. */
+static void check_end(struct scene *s, int number, bool damaged)
+{
+    struct err err;
+    struct ckpt *c = NULL;
+    struct ckpt_decision d;
+    int64_t step, committed = atomic_load(&s->shared->committed);
+    ok(resume(s, NULL, &c, &step, &err));
+    if (step ? state_differs(&s->state, step) >= 0 : committed && !damaged)
+        fail_msg("case %d: step %" PRId64 " is restored, and wrong", number, step);
+    if (!damaged && step != committed)
+        fail_msg("case %d: step %" PRId64 " is restored, %" PRId64 " was there", number, step,
+                 committed);
+    if (damaged && step && step + STEPS * 2 < committed)
+        fail_msg("case %d: a single bit lost steps %" PRId64 " to %" PRId64, number, step + 1,
+                 committed);
+    state_fill(&s->state, committed + 1);
+    ok(help_checkpoint(c, committed + 1, &err));
+    ckpt_close(c, help_soon());
+    assert_int_equal(help_count(s->dir, ".part"), 0);
+    assert_int_equal(help_count(s->dir, ".reserve"), 0);
+    assert_in_range(help_count(s->dir, ".safetensors"), 1, 3);
+    ok(help_decide(s->dir, -1, &d, &err));
+    assert_int_equal(d.position.step, committed + 1);
+    ckpt_decision_free(&d);
+}
+
+static void check_status(int status, const struct shim *shim, int number)
+{
+    bool may_die = shim->fault == FAULT_KILL || shim->fault == FAULT_TORN;
+    if (WIFSIGNALED(status) ? may_die && WTERMSIG(status) == SIGKILL
+                            : WEXITSTATUS(status) == 0 ||
+                                  (WEXITSTATUS(status) == EXIT_REFUSED &&
+                                   (shim->fault == FAULT_NOSPC || shim->fault == FAULT_EIO)))
+        return;
+    fail_msg("case %d: a run with fault %d at boundary %d ended with status %x", number,
+             shim->fault, shim->at, status);
+}
+
+static int first_case = 0, last_case = CASES - 1;
+
+static void run_case(struct shared *shared, int number)
+{
+    struct scene s = {.shared = shared};
+    uint64_t seed = mix((uint64_t)number);
+    /* the page cache of a real disk for some, a file system in memory for most: syncs are slow */
+    help_scratch(s.dir, number % 25 ? "/dev/shm" : NULL);
+    scene_state(&s, seed);
+    atomic_store(&shared->committed, 0);
+    atomic_store(&shared->tried, 0);
+    for (int life = 0; life < LIVES; life++) {
+        uint64_t dice = mix(seed + (uint64_t)life + 1);
+        s.no_uring = dice >> 60 & 1;
+        struct shim shim = {.fault = (enum fault)((number + life) % FAULTS),
+                            .at = (int)(dice % BOUNDARIES),
+                            .length = 1 + (int)(dice >> 32) % 12,
+                            .shared = shared,
+                            .talk = first_case == last_case};
+        int64_t before = atomic_load(&shared->committed);
+        int status = run_life(&s, &shim, number);
+        check_status(status, &shim, number);
+        int64_t gained = atomic_load(&shared->committed) - before;
+        if ((shim.fault == FAULT_SHORT || shim.fault == FAULT_AGAIN) &&
+            gained != STEPS - s.no_uring)
+            fail_msg("case %d: %" PRId64 " steps were committed in spite of retries", number,
+                     gained);
+        check_decision(&s, number);
+    }
+    bool damaged = number % 3 == 0;
+    if (damaged)
+        damage(&s, seed);
+    check_end(&s, number, damaged);
+    state_free(&s.state);
+    help_remove(s.dir);
+}
+
+static void test_crashes(void **unused)
+{
+    (void)unused;
+    struct shared *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    for (int i = first_case; i <= last_case; i++)
+        run_case(shared, i);
+    munmap(shared, sizeof *shared);
+}
+
+/* A process dies with writes in the kernel; its successor, one generation on, writes the same step
+ * at once. Whatever lands late lands elsewhere. */
+static void test_dead_writer(void **unused)
+{
+    (void)unused;
+    enum { BYTES = 24 << 20, DEPTH = 64 };
+    struct err err;
+    struct ckpt *c;
+    struct ckpt_decision d;
+    struct ckpt_file *f;
+    struct scene s = {.no_uring = false};
+    struct shared *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    help_scratch(s.dir, NULL);
+    int64_t n = BYTES / 8;
+    state_add(&s.state, CKPT_F64, 1, &n);
+    s.io = state_io(&s.state);
+    struct ckpt_options o = help_options(s.dir, 1);
+    o.queue_depth = DEPTH;
+    o.block_bytes = 65536;
+    for (uint32_t generation = 1; generation <= 4; generation++) {
+        o.generation = generation;
+        state_fill(&s.state, generation);
+        atomic_store(&shared->boundary, 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (!child) {
+            /* past the first full queue, so that the kernel has DEPTH - 1 writes */
+            struct shim shim = {
+                .fault = FAULT_KILL, .at = DEPTH + 20 + (int)generation * 40, .shared = shared};
+            struct ckpt_hook hook = {.allow = shim_allow, .arg = &shim};
+            struct ckpt_position position = {7, 56};
+            if (ckpt_open_hooked(&c, &o, s.state.tensors, 1, &s.io, &hook, &err) ||
+                ckpt_save(c, &position, NULL, &err) || ckpt_wait(c, help_soon(), &err))
+                _exit(EXIT_REFUSED);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+    }
+    o.generation = 5;
+    state_fill(&s.state, 55);
+    ok(ckpt_open(&c, &o, s.state.tensors, 1, &s.io, &err));
+    ok(help_checkpoint(c, 7, &err));
+    usleep(200000); /* for what is late; the result must not depend on it */
+    ok(help_decide(s.dir, -1, &d, &err));
+    assert_true(d.found);
+    ok(ckpt_file_open(&f, d.places[0].path, &err));
+    state_fill(&s.state, 1);
+    ok(ckpt_restore(c, f, NULL, &err));
+    assert_int_equal(state_differs(&s.state, 55), -1);
+    ckpt_file_close(f);
+    ckpt_close(c, help_soon());
+    assert_int_equal(help_count(s.dir, ".part"), 0);
+    assert_int_equal(help_count(s.dir, ".safetensors"), 1);
+    ckpt_decision_free(&d);
+    state_free(&s.state);
+    munmap(shared, sizeof *shared);
+    help_remove(s.dir);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "--long"))
+        last_case = CASES_LONG - 1;
+    else if (argc == 3 && !strcmp(argv[1], "--cases"))
+        last_case = atoi(argv[2]) - 1;
+    else if (argc == 3 && !strcmp(argv[1], "--case"))
+        first_case = last_case = atoi(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_crashes),
+        cmocka_unit_test(test_dead_writer),
+    };
+    return cmocka_run_group_tests_name("ckpt crash", tests, NULL, NULL);
+}
