@@ -427,6 +427,30 @@ static void test_mutations(void **unused)
     free(file);
 }
 
+/* For `make fuzz`: good inputs to start from, one for each way the target reads its first byte. */
+static void test_fuzz_corpus(void **unused)
+{
+    (void)unused;
+    const char *folder = getenv("GTRAIN_FUZZ_CORPUS");
+    if (!folder) {
+        skip();
+        return;
+    }
+    size_t bytes;
+    unsigned char *file = make_file(&bytes);
+    for (int how = 0; how < 4; how++) {
+        char path[512];
+        size_t skipped = how & 1 ? 8 : 0;
+        snprintf(path, sizeof path, "%s/good-%d", folder, how);
+        FILE *out = fopen(path, "wb");
+        assert_non_null(out);
+        fputc(how, out);
+        assert_int_equal(fwrite(file + skipped, 1, bytes - skipped, out), bytes - skipped);
+        fclose(out);
+    }
+    free(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -434,6 +458,7 @@ int main(void)
         cmocka_unit_test(test_bit_flips),      cmocka_unit_test(test_restore_checks_before_use),
         cmocka_unit_test(test_headers),        cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_metadata),       cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_fuzz_corpus),
     };
     return cmocka_run_group_tests_name("ckpt format", tests, NULL, NULL);
 }

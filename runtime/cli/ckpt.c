@@ -1,0 +1,433 @@
+/* ckpt.c - `gtrain ckpt list | verify | show`: what lies in a checkpoint folder.
+ *
+ * DIR is a folder that a node of a run writes to, or one that holds such folders. All that lie
+ * there are scanned as a restore would (ckpt_scan) and joined (catalog.h); a rank whose file is
+ * claimed by a node whose folder is not among them is "elsewhere", not missing. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "catalog.h"
+#include "ckpt.h"
+#include "cli/cli.h"
+#include "file.h"
+#include "folder.h"
+
+static const char help[] =
+    "usage: gtrain ckpt list DIR     checkpoints in a folder, newest first\n"
+    "       gtrain ckpt verify DIR   read all committed files, compare every checksum\n"
+    "       gtrain ckpt show FILE    what one rank's file holds\n"
+    "\n"
+    "DIR is a run's checkpoint folder on a node, or a folder that holds several such.\n"
+    "Exit status: 0 all is well; 1 a file is damaged or missing, or nothing is committed;\n"
+    "2 wrong usage, or DIR or FILE cannot be read.\n";
+
+/* Folders with checkpoints in or directly below DIR, and the runs in them. */
+struct place {
+    char **folders, **runs;
+    int n_folders, n_runs;
+};
+
+static int add_text(char ***list, int *n, const char *text)
+{
+    for (int i = 0; i < *n; i++)
+        if (!strcmp((*list)[i], text))
+            return 0;
+    char **more = reallocarray(*list, (size_t)*n + 1, sizeof *more);
+    if (!more)
+        return -1;
+    *list = more;
+    if (!(more[*n] = strdup(text)))
+        return -1;
+    ++*n;
+    return 0;
+}
+
+static void place_free(struct place *p)
+{
+    for (int i = 0; i < p->n_folders; i++)
+        free(p->folders[i]);
+    for (int i = 0; i < p->n_runs; i++)
+        free(p->runs[i]);
+    free(p->folders);
+    free(p->runs);
+}
+
+/* Adds the folder if anything of ours is in it. */
+static int look_into(struct place *p, const char *folder, struct err *err)
+{
+    struct folder_list list;
+    int fd, rv = 0;
+    if (folder_open_read(folder, &fd, err))
+        return -1;
+    if (fd < 0)
+        return err_set_errno(err, ENOENT, "%s", folder);
+    if (folder_list(fd, NULL, &list, err)) {
+        close(fd);
+        return -1;
+    }
+    for (int i = 0; i < list.n && !rv; i++)
+        rv = add_text(&p->runs, &p->n_runs, list.entries[i].name.run);
+    if (list.n && !rv)
+        rv = add_text(&p->folders, &p->n_folders, folder);
+    folder_list_free(&list);
+    close(fd);
+    return rv ? err_set(err, "out of memory") : 0;
+}
+
+static int look_below(struct place *p, const char *dir, struct err *err)
+{
+    DIR *d = opendir(dir);
+    if (!d)
+        return err_set_errno(err, errno, "%s", dir);
+    int rv = 0;
+    for (struct dirent *e; !rv && (e = readdir(d));) {
+        char path[PATH_MAX];
+        struct stat st;
+        struct err unused; /* a folder that we may not read is not ours */
+        if (e->d_name[0] == '.' || fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) ||
+            !S_ISDIR(st.st_mode))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        look_into(p, path, &unused);
+    }
+    closedir(d);
+    return rv;
+}
+
+/* The node that writes here, by its log; a folder without one goes by its place in the list. */
+static void node_of(const char *folder, const char *run, int index, char out[CKPT_NODE_MAX + 1])
+{
+    struct folder_list list;
+    struct err unused;
+    int fd;
+    snprintf(out, CKPT_NODE_MAX + 1, "folder-%d", index);
+    if (folder_open_read(folder, &fd, &unused) || fd < 0)
+        return;
+    if (!folder_list(fd, run, &list, &unused)) {
+        for (int i = 0; i < list.n; i++)
+            if (list.entries[i].name.kind == NAME_LOG)
+                strcpy(out, list.entries[i].name.node);
+        folder_list_free(&list);
+    }
+    close(fd);
+}
+
+static int scan_run(const struct place *p, const char *run, struct catalog *out, struct err *err)
+{
+    char **blobs = calloc((size_t)p->n_folders, sizeof *blobs);
+    int rv = blobs ? 0 : err_set(err, "out of memory");
+    for (int i = 0; i < p->n_folders && !rv; i++) {
+        char node[CKPT_NODE_MAX + 1];
+        node_of(p->folders[i], run, i, node);
+        blobs[i] = ckpt_scan(p->folders[i], node, run, err);
+        rv = blobs[i] ? 0 : -1;
+    }
+    if (!rv)
+        rv = catalog_make(out, (const char *const *)blobs, p->n_folders, err);
+    for (int i = 0; i < p->n_folders && blobs; i++)
+        free(blobs[i]);
+    free(blobs);
+    return rv;
+}
+
+/* How much of a committed checkpoint is here. */
+struct presence {
+    int here, elsewhere, missing;
+    int first_missing;
+    const char *why;
+};
+
+static bool node_is_here(const struct catalog *c, const char *node)
+{
+    for (int i = 0; i < c->n_sources; i++)
+        if (!strcmp(c->sources[i].node, node))
+            return true;
+    return false;
+}
+
+static struct presence presence_of(const struct catalog *c, const struct record *r)
+{
+    struct presence p = {.first_missing = -1};
+    for (int rank = 0; rank < r->n; rank++) {
+        const char *why;
+        if (catalog_find(c, r, rank, &why)) {
+            p.here++;
+        } else if (!node_is_here(c, r->ranks[rank].node)) {
+            p.elsewhere++;
+        } else {
+            if (!p.missing++) {
+                p.first_missing = rank;
+                p.why = why;
+            }
+        }
+    }
+    return p;
+}
+
+/* Retention drops whole checkpoints: one of which nothing is left, behind one that is here, is no
+ * loss. */
+static bool was_dropped(const struct presence *p, bool newer_is_here)
+{
+    return !p->here && newer_is_here;
+}
+
+static const char *size_text(int64_t bytes, char out[32])
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    double v = (double)bytes;
+    int unit = 0;
+    for (; v >= 1000 && unit < 5; unit++)
+        v /= 1000;
+    snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", v, units[unit]);
+    return out;
+}
+
+static void print_state(const struct record *r, const struct presence *p)
+{
+    if (p->missing)
+        printf("not whole: rank %d's file on %s %s%s\n", p->first_missing,
+               r->ranks[p->first_missing].node, p->why, p->missing > 1 ? ", and more" : "");
+    else if (p->elsewhere)
+        printf("committed; %d of %d ranks are on other nodes\n", p->elsewhere, r->n);
+    else
+        printf("committed\n");
+}
+
+static void print_head(const char *run, const struct catalog *c)
+{
+    printf("run %s\n", run);
+    for (int i = 0; i < c->n_sources; i++)
+        printf("  %s on %s\n", c->sources[i].dir, c->sources[i].node);
+    if (c->notes)
+        printf("%s", c->notes);
+    printf("  %10s %6s %5s %6s %10s %12s  %s\n", "STEP", "EPOCH", "GEN", "RANKS", "SIZE", "SAMPLES",
+           "STATE");
+}
+
+static void print_row(const struct ckpt_key *key, int ranks, int64_t bytes, int64_t samples)
+{
+    char size[32], count[32] = "-";
+    if (samples >= 0)
+        snprintf(count, sizeof count, "%" PRId64, samples);
+    printf("  %10" PRId64 " %6" PRIu32 " %5" PRIu32 " %6d %10s %12s  ", key->step, key->epoch,
+           key->generation, ranks, size_text(bytes, size), count);
+}
+
+static bool in_a_record(const struct catalog *c, const struct catalog_file *f)
+{
+    for (int i = 0; i < c->n_records; i++)
+        if (!key_compare(&c->records[i].meta.key, &f->name.key))
+            return true;
+    return false;
+}
+
+/* Files that no record names: being written, given up, or a commit away. */
+static void list_uncommitted(const struct catalog *c)
+{
+    for (int i = 0; i < c->n_files; i++) {
+        const struct catalog_file *f = &c->files[i];
+        if (in_a_record(c, f))
+            continue;
+        bool first = true;
+        int ranks = 0;
+        int64_t bytes = 0;
+        for (int k = 0; k < c->n_files; k++)
+            if (!key_compare(&c->files[k].name.key, &f->name.key)) {
+                first &= k >= i;
+                ranks++;
+                bytes += c->files[k].bytes;
+            }
+        if (!first)
+            continue;
+        print_row(&f->name.key, ranks, bytes, -1);
+        printf("not committed\n");
+    }
+}
+
+static void list_run(const char *run, const struct catalog *c, bool *good)
+{
+    int dropped = 0;
+    bool newer_is_here = false;
+    print_head(run, c);
+    for (int i = 0; i < c->n_records; i++) {
+        const struct record *r = &c->records[i];
+        struct presence p = presence_of(c, r);
+        if (was_dropped(&p, newer_is_here)) {
+            dropped++;
+            continue;
+        }
+        newer_is_here |= p.here > 0;
+        int64_t bytes = 0;
+        for (int rank = 0; rank < r->n; rank++)
+            bytes += r->ranks[rank].bytes;
+        print_row(&r->meta.key, r->n, bytes, r->meta.samples);
+        print_state(r, &p);
+        *good &= !p.missing;
+    }
+    list_uncommitted(c);
+    if (dropped)
+        printf("  %d older committed ones have been dropped\n", dropped);
+    *good &= newer_is_here;
+}
+
+/* 0, or -1 with err. */
+static int verify_file(const struct catalog_file *f, const char *dir, uint32_t digest,
+                       struct err *err)
+{
+    char path[PATH_MAX];
+    struct ckpt_file *file;
+    snprintf(path, sizeof path, "%s/%s", dir, f->path);
+    if (ckpt_file_open(&file, path, err))
+        return -1;
+    int rv = ckpt_file_verify(file, err);
+    if (!rv && ckpt_file_digest(file) != digest)
+        rv = err_set(err, "%s: its digest is %08" PRIx32 ", the record says %08" PRIx32, path,
+                     ckpt_file_digest(file), digest);
+    ckpt_file_close(file);
+    return rv;
+}
+
+static int verify_record(const struct catalog *c, const struct record *r)
+{
+    struct err err;
+    int bad = 0;
+    for (int rank = 0; rank < r->n; rank++) {
+        const char *why;
+        const struct catalog_file *f = catalog_find(c, r, rank, &why);
+        if (f && !verify_file(f, c->sources[f->source].dir, r->ranks[rank].digest, &err))
+            continue;
+        if (!f && !node_is_here(c, r->ranks[rank].node))
+            continue;
+        if (!f)
+            err_set(&err, "rank %d's file %s on %s %s", rank, r->ranks[rank].path,
+                    r->ranks[rank].node, why);
+        if (!bad++)
+            printf("BAD\n");
+        printf("             %s\n", err.text);
+    }
+    return bad;
+}
+
+static void verify_run(const char *run, const struct catalog *c, bool *good)
+{
+    bool newer_is_here = false;
+    print_head(run, c);
+    for (int i = 0; i < c->n_records; i++) {
+        const struct record *r = &c->records[i];
+        struct presence p = presence_of(c, r);
+        if (was_dropped(&p, newer_is_here))
+            continue;
+        newer_is_here |= p.here > 0;
+        int64_t bytes = 0;
+        for (int rank = 0; rank < r->n; rank++)
+            bytes += r->ranks[rank].bytes;
+        print_row(&r->meta.key, r->n, bytes, r->meta.samples);
+        fflush(stdout);
+        if (verify_record(c, r))
+            *good = false;
+        else if (p.elsewhere)
+            printf("good; %d of %d ranks are on other nodes\n", p.elsewhere, r->n);
+        else
+            printf("good\n");
+    }
+    *good &= newer_is_here;
+}
+
+static int each_run(const char *dir, void (*what)(const char *, const struct catalog *, bool *))
+{
+    struct place p = {.n_runs = 0};
+    struct err err;
+    bool good = true;
+    int rv = look_into(&p, dir, &err) || look_below(&p, dir, &err) ? EXIT_USAGE : EXIT_OK;
+    if (!rv && !p.n_runs) {
+        err_set(&err, "%s: there are no checkpoints here or one level below", dir);
+        rv = EXIT_FAILED;
+    }
+    if (rv)
+        cli_error("%s", err.text);
+    for (int i = 0; i < p.n_runs && !rv; i++) {
+        struct catalog c;
+        if (scan_run(&p, p.runs[i], &c, &err)) {
+            cli_error("%s", err.text);
+            rv = EXIT_FAILED;
+            break;
+        }
+        what(p.runs[i], &c, &good);
+        catalog_free(&c);
+    }
+    place_free(&p);
+    return rv ? rv : good ? EXIT_OK : EXIT_FAILED;
+}
+
+static void show_tensors(const struct ckpt_file *f)
+{
+    printf("\n  %-48s %-5s %-24s %-24s %s\n", "TENSOR", "DTYPE", "SHAPE", "OF GLOBAL", "AT");
+    for (int i = 0; i < f->n; i++) {
+        const struct ckpt_tensor *t = &f->tensors[i].tensor;
+        char *texts[3] = {NULL};
+        const int64_t *dims[3] = {t->shape, t->global, t->offset};
+        bool whole = tensor_is_whole(t);
+        for (int k = 0; k < (whole ? 1 : 3); k++) {
+            size_t n;
+            FILE *out = open_memstream(&texts[k], &n);
+            if (!out)
+                continue;
+            dims_print(out, t->dims, dims[k]);
+            fclose(out);
+        }
+        printf("  %-48s %-5s %-24s %-24s %s\n", t->name, dtype_name(t->dtype),
+               texts[0] ? texts[0] : "", texts[1] ? texts[1] : "whole", texts[2] ? texts[2] : "");
+        for (int k = 0; k < 3; k++)
+            free(texts[k]);
+    }
+}
+
+static int show(const char *path)
+{
+    struct err err;
+    struct ckpt_file *f;
+    char size[32];
+    if (ckpt_file_open(&f, path, &err)) {
+        cli_error("%s", err.text);
+        return access(path, R_OK) ? EXIT_USAGE : EXIT_FAILED;
+    }
+    printf("%s\n", path);
+    printf("  run %s, step %" PRId64 ", %" PRId64 " samples consumed\n", f->meta.run,
+           f->meta.key.step, f->meta.samples);
+    printf("  epoch %" PRIu32 ", generation %" PRIu32 ", rank %d of %d, plan %016" PRIx64 "\n",
+           f->meta.key.epoch, f->meta.key.generation, f->meta.rank, f->meta.world,
+           f->meta.plan_hash);
+    printf("  %s, digest %08" PRIx32 ", data from byte %" PRId64 "\n", size_text(f->bytes, size),
+           f->digest, f->header_bytes);
+    show_tensors(f);
+    ckpt_file_close(f);
+    return EXIT_OK;
+}
+
+int cli_ckpt(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            fputs(help, stdout);
+            return EXIT_OK;
+        }
+    if (argc != 3) {
+        fputs(help, stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "list"))
+        return each_run(argv[2], list_run);
+    if (!strcmp(argv[1], "verify"))
+        return each_run(argv[2], verify_run);
+    if (!strcmp(argv[1], "show"))
+        return show(argv[2]);
+    cli_error("ckpt has no '%s': list, verify and show are there", argv[1]);
+    return EXIT_USAGE;
+}

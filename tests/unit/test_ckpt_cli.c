@@ -1,0 +1,139 @@
+/* test_ckpt_cli.c - `gtrain ckpt` as a person calls it: exit status and what it says. */
+#include "ckpt_help.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+/* Runs `gtrain ckpt VERB PATH`, output and errors into out; its exit status. */
+static int run(const char *verb, const char *path, char out[16384])
+{
+    char command[1024];
+    const char *build = getenv("GTRAIN_BUILD");
+    snprintf(command, sizeof command, "'%s/gtrain' ckpt %s '%s' 2>&1", build ? build : ".", verb,
+             path);
+    FILE *p = popen(command, "r");
+    assert_non_null(p);
+    size_t n = fread(out, 1, 16383, p);
+    out[n] = 0;
+    int status = pclose(p);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void expect(const char *verb, const char *path, int status, const char *wanted)
+{
+    char out[16384];
+    int got = run(verb, path, out);
+    if (got != status || !strstr(out, wanted))
+        fail_msg("ckpt %s %s: %d, not %d, or no '%s' in\n%s", verb, path, got, status, wanted, out);
+}
+
+/* Two nodes' folders below dir, two ranks; steps 10, 20, 30 committed, 40 finished. */
+static void make_run(const char *dir)
+{
+    struct err err;
+    struct ckpt *c[2];
+    struct state s = {.n = 0};
+    int64_t shape[] = {100, 30};
+    char folders[2][300], *claims[2];
+    state_add(&s, CKPT_F32, 2, shape);
+    struct ckpt_io io = state_io(&s);
+    for (int r = 0; r < 2; r++) {
+        snprintf(folders[r], sizeof folders[r], "%s/n%d", dir, r + 1);
+        struct ckpt_options o = help_options(folders[r], 4);
+        o.node = r ? "n2" : "n1";
+        o.world = 2;
+        o.rank = r;
+        s.tensors[0].global[0] = 200;
+        s.tensors[0].offset[0] = 100 * r;
+        ok(ckpt_open(&c[r], &o, s.tensors, s.n, &io, &err));
+    }
+    for (int64_t step = 10; step <= 40; step += 10) {
+        struct ckpt_position position = {step, step * 8};
+        for (int r = 0; r < 2; r++) {
+            state_fill(&s, step);
+            ok(ckpt_save(c[r], &position, NULL, &err));
+            ok(ckpt_wait(c[r], help_soon(), &err));
+            assert_non_null(claims[r] = ckpt_claim(c[r], step, &err));
+        }
+        char *record = ckpt_record((const char *const *)claims, 2, &err);
+        for (int r = 0; r < 2; r++) {
+            if (step < 40)
+                ok(ckpt_commit(c[r], step, record, &err));
+            free(claims[r]);
+        }
+        free(record);
+    }
+    ckpt_close(c[0], help_soon());
+    ckpt_close(c[1], help_soon());
+    state_free(&s);
+}
+
+static void test_commands(void **unused)
+{
+    (void)unused;
+    char dir[256], node[300], path[512], out[16384];
+    help_scratch(dir, NULL);
+    make_run(dir);
+    snprintf(node, sizeof node, "%s/n1", dir);
+
+    expect("list", dir, 0, "        30      4     1      2    ");
+    expect("list", dir, 0, "240  committed\n");
+    expect("list", dir, 0, "not committed\n");
+    expect("list", dir, 0, "1 older committed ones have been dropped");
+    assert_int_equal(run("list", dir, out), 0);
+    if (strstr(out, "       30") > strstr(out, "       20") || strstr(out, "       10"))
+        fail_msg("newest first, without the dropped one:\n%s", out);
+    expect("list", node, 0, "1 of 2 ranks are on other nodes");
+    expect("verify", dir, 0, "good\n");
+    expect("verify", node, 0, "good; 1 of 2 ranks");
+
+    snprintf(path, sizeof path, "%s/n2/run-1.e4.g1.s30.r1.safetensors", dir);
+    expect("show", path, 0, "run run-1, step 30, 240 samples consumed");
+    expect("show", path, 0, "epoch 4, generation 1, rank 1 of 2, plan 123456789abcdef0");
+    assert_int_equal(run("show", path, out), 0);
+    if (!strstr(out, "layers.0.w") || !strstr(out, "200,30") || !strstr(out, "100,0"))
+        fail_msg("no tensor, its global shape and its place in\n%s", out);
+
+    FILE *f = fopen(path, "r+b"); /* damage it, then lose it */
+    assert_non_null(f);
+    fseek(f, -5000, SEEK_END);
+    fputc('!', f);
+    fclose(f);
+    expect("list", dir, 0, "240  committed\n");
+    expect("verify", dir, 1, "BAD\n");
+    expect("verify", dir, 1, "s30.r1.safetensors: bytes");
+    assert_int_equal(unlink(path), 0);
+    expect("verify", dir, 1, "is missing");
+    expect("list", dir, 1, "not whole: rank 1's file on n2 is missing");
+    help_remove(dir);
+}
+
+static void test_refusals(void **unused)
+{
+    (void)unused;
+    char dir[256], path[300];
+    help_scratch(dir, NULL);
+    expect("list", dir, 1, "there are no checkpoints here");
+    snprintf(path, sizeof path, "%s/none", dir);
+    expect("list", path, 2, "No such file or directory");
+    expect("show", path, 2, "No such file or directory");
+    FILE *f = fopen(path, "w");
+    fputs("not a checkpoint at all", f);
+    fclose(f);
+    expect("show", path, 1, "not a safetensors file");
+    expect("verify", path, 2, "is not a folder");
+    expect("frobnicate", dir, 2, "list, verify and show");
+    expect("--help", "", 0, "usage: gtrain ckpt list DIR");
+    expect("list", "--help", 0, "Exit status: 0 all is well");
+    help_remove(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests_name("ckpt cli", tests, NULL, NULL);
+}
