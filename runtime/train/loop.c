@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "train/peak.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,7 +20,7 @@
 struct loop {
     const struct train_options *options;
     const struct plan *plan;
-    struct run run;
+    struct trainer trainer;
     struct keeper keeper;
     struct metrics *metrics;     /* rank 0 with a run folder; else NULL */
     double peak_flops;           /* 0: unknown */
@@ -45,7 +45,7 @@ static bool due(int64_t every, int64_t done)
 static bool validates(const struct loop *l, int64_t done)
 {
     const struct plan_training *t = &l->plan->training;
-    return l->run.held_out && (due(t->val_every, done) || done == t->steps);
+    return l->trainer.held_out && (due(t->val_every, done) || done == t->steps);
 }
 
 static bool saves(const struct loop *l, int64_t done)
@@ -103,7 +103,7 @@ static enum train_end finish(struct loop *l, struct err *err)
     int64_t number = l->finished;
     struct step_result result;
     struct metrics_step line;
-    if (step_collect(&l->run.step, number, &result, err))
+    if (step_collect(&l->trainer.step, number, &result, err))
         return TRAIN_FAILED;
     if (!isfinite(result.loss) || !isfinite(result.norm)) {
         err_set(err,
@@ -116,7 +116,7 @@ static enum train_end finish(struct loop *l, struct err *err)
     fill_line(l, number, &result, &line);
     l->finished = number + 1;
     l->stop |= result.stop;
-    if (validates(l, number + 1) && run_validate(&l->run, &line.val_loss, err))
+    if (validates(l, number + 1) && trainer_validate(&l->trainer, &line.val_loss, err))
         return TRAIN_FAILED;
     if (saves(l, number + 1) && save(l, number + 1, &line.stall_ms, err))
         return TRAIN_FAILED;
@@ -142,7 +142,7 @@ static int submit(struct loop *l, struct err *err)
     if (keeper_finished(&l->keeper, &durable, err))
         return err_prefix(err, "writing a checkpoint");
     l->began_ns[number & 1] = clock_ns();
-    if (run_step(&l->run, number, durable, stop, err))
+    if (trainer_step(&l->trainer, number, durable, stop, err))
         return err_prefix(err, "step %" PRId64, number + 1);
     l->submitted = number + 1;
     return 0;
@@ -179,7 +179,7 @@ static int settle(struct loop *l, struct err *err)
         return -1;
     if (committed && event(l, "checkpoint", l->keeper.committed, "committed", err))
         return -1;
-    return comm_barrier(l->options->comm, &l->run.mesh.all, err);
+    return comm_barrier(l->options->comm, &l->trainer.mesh.all, err);
 }
 
 static enum train_end train(struct loop *l, struct err *err)
@@ -212,11 +212,11 @@ static int open_metrics(struct loop *l, struct err *err)
 static int compare_signatures(struct loop *l, struct err *err)
 {
     const char *mine = kernels_signature(l->options->k);
-    int world = l->run.mesh.world, other = -1, rv;
+    int world = l->trainer.mesh.world, other = -1, rv;
     void **all = calloc((size_t)world, sizeof *all);
     size_t *lengths = calloc((size_t)world, sizeof *lengths);
     if (all && lengths)
-        rv = comm_host_all_gatherv(l->options->comm, &l->run.mesh.all, mine, strlen(mine), 4096,
+        rv = comm_host_all_gatherv(l->options->comm, &l->trainer.mesh.all, mine, strlen(mine), 4096,
                                    all, lengths, err);
     else
         rv = err_set(err, "no memory");
@@ -276,12 +276,13 @@ static enum train_end agree(struct loop *l, enum train_end mine, struct err *err
     all = calloc((size_t)world, sizeof *all);
     if (!all)
         err_set(err, "no memory");
-    else if (!comm_host_all_gather(l->options->comm, &l->run.mesh.all, &me, sizeof me, all, err))
+    else if (!comm_host_all_gather(l->options->comm, &l->trainer.mesh.all, &me, sizeof me, all,
+                                   err))
         end = hear(l, all, world, err);
     free(all);
     /* All have read the verdict before anybody leaves; then it no longer matters who does. */
     if (l->common)
-        comm_barrier(l->options->comm, &l->run.mesh.all, NULL);
+        comm_barrier(l->options->comm, &l->trainer.mesh.all, NULL);
     return end;
 }
 
@@ -318,7 +319,7 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
 static enum train_end open_keeper(struct loop *l, struct err *err)
 {
     const struct train_options *o = l->options;
-    struct run *r = &l->run;
+    struct trainer *r = &l->trainer;
     struct keeper_start start;
     enum train_end end = TRAIN_DONE;
     if (keeper_open(&l->keeper, o->plan, &o->identity, o->k, o->comm, &r->mesh, &r->state,
@@ -340,11 +341,11 @@ static enum train_end open_loop(struct loop *l, struct err *err)
     const struct train_options *o = l->options;
     enum train_end end = TRAIN_DONE;
     /* What the plan alone decides is the same everywhere; without a mesh nobody can be asked. */
-    if (run_mesh(&l->run, o, err)) {
+    if (trainer_mesh(&l->trainer, o, err)) {
         l->common = true;
         return TRAIN_REFUSED;
     }
-    if (run_open(&l->run, &end, err) == 0 && open_metrics(l, err))
+    if (trainer_open(&l->trainer, &end, err) == 0 && open_metrics(l, err))
         end = TRAIN_REFUSED;
     end = agree(l, end, err);
     if (end != TRAIN_DONE)
@@ -352,7 +353,7 @@ static enum train_end open_loop(struct loop *l, struct err *err)
     if (compare_signatures(l, err))
         return TRAIN_FAILED;
     if (o->measure &&
-        peak_measure(o->k, state_dtype(o->plan), o->comm, &l->run.mesh, &l->peak_flops, err))
+        peak_measure(o->k, state_dtype(o->plan), o->comm, &l->trainer.mesh, &l->peak_flops, err))
         return TRAIN_FAILED;
     end = open_keeper(l, err);
     l->submitted = l->finished = l->start;
@@ -381,6 +382,6 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
     keeper_close(&l.keeper);
     if (l.metrics)
         metrics_close(l.metrics);
-    run_close(&l.run);
+    trainer_close(&l.trainer);
     return end;
 }

@@ -8,7 +8,8 @@
 /* 0.13 GFLOP a product: long against the cost of a call, and its operands fit a core's cache as
  * well as any training shape's. */
 enum { ROWS = 256, N = 512, K = 512 };
-enum { MEASURE_MS = 150 }; /* after one product to warm up */
+enum { MEASURE_MS = 80 }; /* of one window, after one product to warm up */
+enum { WINDOWS = 3 };     /* the best of them counts: what else the machine does only slows */
 enum { DEADLINE_MS = 60000 };
 
 static int measure(struct kernels *k, struct kstream *stream, struct kbuf x, struct kbuf w,
@@ -50,21 +51,31 @@ done:
     return rv;
 }
 
+/* One window: all ranks begin together. */
+static int measure_all(struct kernels *k, enum kdtype dtype, struct comm *comm,
+                       const struct mesh *mesh, double *each, double *sum, struct err *err)
+{
+    double mine = 0;
+    if (comm_barrier(comm, &mesh->all, err) || measure_here(k, dtype, &mine, err) ||
+        comm_host_all_gather(comm, &mesh->all, &mine, sizeof mine, each, err))
+        return -1;
+    *sum = 0;
+    for (int i = 0; i < mesh->world; i++)
+        *sum += each[i];
+    return 0;
+}
+
 int peak_measure(struct kernels *k, enum kdtype dtype, struct comm *comm, const struct mesh *mesh,
                  double *flops, struct err *err)
 {
-    double mine = 0, *all = calloc((size_t)mesh->world, sizeof *all);
-    int rv = -1;
+    double sum, *each = calloc((size_t)mesh->world, sizeof *each);
+    int rv = each ? 0 : err_set(err, "no memory");
     *flops = 0;
-    if (!all)
-        return err_set(err, "no memory");
-    if (comm_barrier(comm, &mesh->all, err) || measure_here(k, dtype, &mine, err) ||
-        comm_host_all_gather(comm, &mesh->all, &mine, sizeof mine, all, err))
-        goto done;
-    for (int i = 0; i < mesh->world; i++)
-        *flops += all[i];
-    rv = 0;
-done:
-    free(all);
+    for (int i = 0; !rv && i < WINDOWS; i++) {
+        rv = measure_all(k, dtype, comm, mesh, each, &sum, err);
+        if (!rv && sum > *flops)
+            *flops = sum;
+    }
+    free(each);
     return rv;
 }

@@ -7,7 +7,7 @@
 #include "kernels.h"
 
 /* FLOP/s of all ranks together in large matrix products of this dtype, all measuring at the same
- * time (ranks that share cores share them here too). All ranks call. Takes about 0.2 s. */
+ * time (ranks that share cores share them here too). All ranks call. Takes about 0.3 s. */
 int peak_measure(struct kernels *k, enum kdtype dtype, struct comm *comm, const struct mesh *mesh,
                  double *flops, struct err *err);
 

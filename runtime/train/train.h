@@ -32,7 +32,7 @@ struct train_options {
     struct kernels *k;
     struct comm *comm;
     struct train_hooks hooks;
-    bool measure; /* find the device's matmul peak first (0.2 s), for the utilisation in metrics */
+    bool measure; /* find the device's matmul peak first (0.3 s), for the utilisation in metrics */
     int out_fd;   /* where rank 0 shows its progress */
 };
 

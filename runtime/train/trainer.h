@@ -1,13 +1,14 @@
-/* run.h - all that one rank holds while it trains, opened and closed as one. For loop.c and tests.
+/* trainer.h - all that one rank holds while it trains, opened and closed as one. For loop.c and
+ * tests.
  */
-#ifndef GTRAIN_RUN_H
-#define GTRAIN_RUN_H
+#ifndef GTRAIN_TRAINER_H
+#define GTRAIN_TRAINER_H
 
 #include "train/execute.h"
 #include "train/keeper.h"
 #include "train/train.h"
 
-struct run {
+struct trainer {
     const struct train_options *options;
     const struct plan *plan;
     struct mesh mesh;
@@ -22,18 +23,18 @@ struct run {
 
 /* What follows from the plan alone, the same on all ranks: can it be run, and the mesh. On failure
  * -1, nothing held. */
-int run_mesh(struct run *r, const struct train_options *options, struct err *err);
+int trainer_mesh(struct trainer *r, const struct train_options *options, struct err *err);
 
 /* Everything but checkpoints: data, programs, device memory, first weights. On failure -1, *end
- * what it means; run_close after either. */
-int run_open(struct run *r, enum train_end *end, struct err *err);
+ * what it means; trainer_close after either. */
+int trainer_open(struct trainer *r, enum train_end *end, struct err *err);
 
 /* One training step, submitted: number is 0-based. */
-int run_step(struct run *r, int64_t number, int64_t finished, bool stop, struct err *err);
+int trainer_step(struct trainer *r, int64_t number, int64_t finished, bool stop, struct err *err);
 
 /* Mean loss a token over the validation split. */
-int run_validate(struct run *r, double *loss, struct err *err);
+int trainer_validate(struct trainer *r, double *loss, struct err *err);
 
-void run_close(struct run *r);
+void trainer_close(struct trainer *r);
 
 #endif

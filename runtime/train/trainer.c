@@ -1,5 +1,5 @@
-/* run.c - opens what a rank needs, and submits steps and validations. See run.h. */
-#include "train/run.h"
+/* trainer.c - opens what a rank needs, and submits steps and validations. See trainer.h. */
+#include "train/trainer.h"
 
 #include "base/clock.h"
 
@@ -35,7 +35,7 @@ int train_check(const struct plan *plan, struct err *err)
     return 0;
 }
 
-static int open_data(struct run *r, struct err *err)
+static int open_data(struct trainer *r, struct err *err)
 {
     if (data_open(&r->data, r->plan, DATA_TRAIN, err) ||
         data_open(&r->held_out, r->plan, DATA_VALIDATION, err))
@@ -49,7 +49,7 @@ static int open_data(struct run *r, struct err *err)
     return 0;
 }
 
-static int open_programs(struct run *r, struct err *err)
+static int open_programs(struct trainer *r, struct err *err)
 {
     int stage = r->mesh.coord[MESH_PIPELINE];
     if (program_make(&r->program, r->plan, stage, err))
@@ -64,7 +64,7 @@ static int larger(int a, int b)
     return a > b ? a : b;
 }
 
-static int open_device(struct run *r, struct err *err)
+static int open_device(struct trainer *r, struct err *err)
 {
     struct kernels *k = r->options->k;
     struct comm *comm = r->options->comm;
@@ -83,7 +83,7 @@ static int open_device(struct run *r, struct err *err)
     return 0;
 }
 
-int run_mesh(struct run *r, const struct train_options *options, struct err *err)
+int trainer_mesh(struct trainer *r, const struct train_options *options, struct err *err)
 {
     const struct plan_parallel *p = &options->plan->parallel;
     int degree[MESH_AXES] = {[MESH_TENSOR] = p->tensor,
@@ -91,7 +91,7 @@ int run_mesh(struct run *r, const struct train_options *options, struct err *err
                              [MESH_EXPERT] = p->expert,
                              [MESH_PIPELINE] = p->pipeline,
                              [MESH_DATA] = p->data};
-    *r = (struct run){.options = options, .plan = options->plan};
+    *r = (struct trainer){.options = options, .plan = options->plan};
     if (train_check(r->plan, err))
         return -1;
     if (r->plan->world != options->identity.world)
@@ -101,7 +101,7 @@ int run_mesh(struct run *r, const struct train_options *options, struct err *err
     return mesh_open(&r->mesh, degree, options->identity.rank, err);
 }
 
-int run_open(struct run *r, enum train_end *end, struct err *err)
+int trainer_open(struct trainer *r, enum train_end *end, struct err *err)
 {
     *end = TRAIN_REFUSED;
     if (open_data(r, err) || open_programs(r, err))
@@ -113,7 +113,7 @@ int run_open(struct run *r, enum train_end *end, struct err *err)
     return 0;
 }
 
-int run_step(struct run *r, int64_t number, int64_t finished, bool stop, struct err *err)
+int trainer_step(struct trainer *r, int64_t number, int64_t finished, bool stop, struct err *err)
 {
     const struct plan_training *t = &r->plan->training;
     struct pass pass = {.data = r->data,
@@ -128,7 +128,7 @@ int run_step(struct run *r, int64_t number, int64_t finished, bool stop, struct 
     return execute(&r->executor, &r->program, &pass, err);
 }
 
-int run_validate(struct run *r, double *loss, struct err *err)
+int trainer_validate(struct trainer *r, double *loss, struct err *err)
 {
     const struct plan_training *t = &r->plan->training;
     double total = 0;
@@ -148,7 +148,7 @@ int run_validate(struct run *r, double *loss, struct err *err)
     return 0;
 }
 
-void run_close(struct run *r)
+void trainer_close(struct trainer *r)
 {
     executor_close(&r->executor);
     step_close(&r->step);
@@ -162,5 +162,5 @@ void run_close(struct run *r)
     if (r->held_out)
         data_close(r->held_out);
     mesh_close(&r->mesh);
-    *r = (struct run){0};
+    *r = (struct trainer){0};
 }

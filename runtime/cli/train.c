@@ -1,0 +1,125 @@
+/* train.c - `gtrain train`: options, signals, exit codes around gtrain_train(). */
+#include "cli/cli.h"
+
+#include "gtrain.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The one thing a signal handler may do. A second signal of the kind ends the process at once. */
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop(int signal_number)
+{
+    stop_signal = signal_number;
+}
+
+static int stop_asked(void *arg)
+{
+    (void)arg;
+    return stop_signal != 0;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART | SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+
+static void usage(FILE *out)
+{
+    fputs("usage: gtrain train [--plan FILE[,key=value...]] [--dir DIR]\n"
+          "                    [--restore latest|none|STEP|PATH] [--local] [--threads N]\n"
+          "\n"
+          "Train what a plan describes, as one rank of a launch (srun --gtrain-plan, srun\n"
+          "--mpi=pmix, mpirun), or alone.\n"
+          "\n"
+          "  --plan FILE[,key=value...]  the plan; values after the file override it\n"
+          "  --dir DIR       run folder: metrics.jsonl, events.jsonl, plan.yaml\n"
+          "  --restore WHAT  latest (default), none, a step, or another run's checkpoint folder\n"
+          "  --local         all ranks of the plan as threads of this one process\n"
+          "  --threads N     threads of each rank (default: cores / ranks)\n"
+          "\n"
+          "SIGTERM or SIGINT: finish the step, write a checkpoint, exit 0.\n"
+          "Exit: 0 done; 1 the machine or a peer failed; 2 plan, data or checkpoint do not fit;\n"
+          "3 the loss is not a number.\n",
+          out);
+}
+
+static int read_threads(const char *text, int *threads)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*end || end == text || n < 1 || n > 4096) {
+        cli_error("train: --threads is %s: use a number from 1 to 4096", text);
+        return -1;
+    }
+    *threads = (int)n;
+    return 0;
+}
+
+/* 0: go on; else: exit with *code. */
+static int read_options(int argc, char **argv, struct gtrain_train_options *o, int *code)
+{
+    enum { PLAN = 256, DIR, RESTORE, LOCAL, THREADS };
+    static const struct option options[] = {{"plan", required_argument, NULL, PLAN},
+                                            {"dir", required_argument, NULL, DIR},
+                                            {"restore", required_argument, NULL, RESTORE},
+                                            {"local", no_argument, NULL, LOCAL},
+                                            {"threads", required_argument, NULL, THREADS},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    int option;
+    *code = EXIT_USAGE;
+    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        switch (option) {
+        case PLAN:
+            o->plan = optarg;
+            break;
+        case DIR:
+            o->dir = optarg;
+            break;
+        case RESTORE:
+            o->restore = optarg;
+            break;
+        case LOCAL:
+            o->local = 1;
+            break;
+        case THREADS:
+            if (read_threads(optarg, &o->threads))
+                return -1;
+            break;
+        case 'h':
+            usage(stdout);
+            *code = EXIT_OK;
+            return -1;
+        default:
+            usage(stderr);
+            return -1;
+        }
+    }
+    if (optind == argc)
+        return 0;
+    cli_error("train: '%s' is not an option: `gtrain train --help` lists them", argv[optind]);
+    return -1;
+}
+
+int cli_train(int argc, char **argv)
+{
+    struct gtrain_train_options options = {.out_fd = STDOUT_FILENO, .stop_asked = stop_asked};
+    char error[1024];
+    int code, speak;
+    if (read_options(argc, argv, &options, &code))
+        return code;
+    catch_signals();
+    enum gtrain_end end = gtrain_train(NULL, &options, &speak, error, sizeof error);
+    if (end != GTRAIN_DONE && speak)
+        cli_error("%s", error);
+    return (int)end;
+}

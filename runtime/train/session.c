@@ -1,0 +1,311 @@
+/* session.c - brings plan, launch, run folder, device and network together. See session.h. */
+#include "train/session.h"
+
+#include "base/clock.h"
+#include "comm/mesh.h"
+#include "launch/rundir.h"
+#include "train/threads.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* All ranks must have started by then: slow nodes, cold file systems. */
+enum { EXCHANGE_MS = 300000 };
+
+struct session {
+    const struct session_options *options;
+    struct launch *launch;
+    struct launch_identity *identity;
+    struct plan *plan;
+    char dir[4096]; /* run folder */
+    char run_id[80];
+    uint32_t epoch;
+    int lock; /* of the run folder, -1: not ours to hold */
+};
+
+/* ---- plan and run folder ---- */
+
+static struct plan *load_plan(const char *spec, struct err *err)
+{
+    char *path, **overrides;
+    int n;
+    if (plan_split(spec, &path, &overrides, &n, err))
+        return NULL;
+    struct plan *plan = plan_load(path, overrides, n, NULL, err);
+    plan_split_free(path, overrides, n);
+    return plan;
+}
+
+static int open_plan(struct session *s, struct err *err)
+{
+    const struct launch_identity *id = s->identity;
+    if (id->plan_text)
+        s->plan =
+            plan_parse(id->plan_text, id->plan_bytes, "the coordinator's plan", NULL, 0, NULL, err);
+    else if (s->options->plan)
+        s->plan = load_plan(s->options->plan, err);
+    else
+        err_set(err, "no plan: use --plan FILE[,key=value...], or srun --gtrain-plan");
+    if (!s->plan)
+        return -1;
+    /* A coordinator has locked its folder: no other will do. */
+    const char *dir = *id->run_dir || !s->options->dir ? id->run_dir : s->options->dir;
+    if (!*dir)
+        dir = s->plan->run_dir;
+    if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= (int)sizeof s->dir)
+        return err_set(err, "run folder: the path %.64s... is too long", dir);
+    return 0;
+}
+
+/* Without a coordinator somebody else must: one process locks the folder and counts the launch. */
+static int claim_folder(struct session *s, struct err *err)
+{
+    s->lock = rundir_lock(s->dir, err);
+    if (s->lock < 0)
+        return -1;
+    return rundir_next_epoch(s->dir, s->run_id, &s->epoch, err);
+}
+
+/* For the report, and to load a checkpoint without the plan's file. */
+static int write_plan(const struct session *s, struct err *err)
+{
+    char path[4160], temporary[4176];
+    snprintf(path, sizeof path, "%s/plan.yaml", s->dir);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *f = fopen(temporary, "we");
+    if (!f)
+        return err_set_errno(err, errno, "%s", temporary);
+    int bad = fputs(s->plan->text, f) < 0;
+    bad |= fclose(f) != 0;
+    if (bad || rename(temporary, path))
+        return err_set_errno(err, errno, "%s", path);
+    return 0;
+}
+
+static void fill_identity(const struct session *s, struct train_identity *out)
+{
+    const struct launch_identity *id = s->identity;
+    const char *restore = s->options->restore ? s->options->restore : id->restore;
+    *out = (struct train_identity){.rank = id->rank,
+                                   .world = id->world,
+                                   .local_rank = id->local_rank,
+                                   .local_world = id->local_world,
+                                   .spares = id->spares,
+                                   .epoch = s->epoch,
+                                   .generation = id->generation,
+                                   .node = id->node,
+                                   .run_id = s->run_id,
+                                   .run_dir = s->dir,
+                                   .restore = restore};
+}
+
+/* ---- hooks ---- */
+
+static int stop_asked(void *arg)
+{
+    struct session *s = arg;
+    if (s->options->stop_asked && s->options->stop_asked(s->options->arg))
+        return 1;
+    return s->launch ? launch_stop_asked(s->launch) : 0;
+}
+
+static void progress(void *arg, int64_t step)
+{
+    struct session *s = arg;
+    if (s->launch)
+        launch_progress(s->launch, step);
+}
+
+static void step(void *arg, const struct metrics_step *line)
+{
+    struct session *s = arg;
+    if (s->options->step && s->identity->rank == 0)
+        s->options->step(s->options->arg, line);
+}
+
+/* ---- all ranks as threads here ---- */
+
+static enum train_end run_local(struct session *s, struct err *err)
+{
+    struct threads_options t = {
+        .plan = s->plan,
+        .hooks = {.stop_asked = stop_asked, .progress = progress, .step = step, .arg = s},
+        .measure = true,
+        .out_fd = s->options->out_fd,
+        .threads = s->options->threads};
+    if (train_check(s->plan, err) || claim_folder(s, err) || write_plan(s, err))
+        return TRAIN_REFUSED;
+    fill_identity(s, &t.identity);
+    return threads_run(&t, err);
+}
+
+/* ---- one rank of several processes ---- */
+
+/* Everybody's network address goes to everybody. */
+static int connect_ranks(struct session *s, struct comm *comm, const void *address, size_t bytes,
+                         struct err *err)
+{
+    int world = s->identity->world, rv = -1;
+    void **all = calloc((size_t)world, sizeof *all);
+    size_t *lengths = calloc((size_t)world, sizeof *lengths);
+    if (!all || !lengths)
+        err_set(err, "no memory for %d addresses", world);
+    else if (!launch_exchange(s->launch, address, bytes, all, lengths, clock_ms() + EXCHANGE_MS,
+                              err))
+        rv = comm_connect_ucx(comm, all, lengths, err);
+    for (int i = 0; all && i < world; i++)
+        free(all[i]);
+    free(all);
+    free(lengths);
+    return rv;
+}
+
+static struct comm *open_comm(struct session *s, struct kernels *k, struct comm_hub **hub,
+                              struct err *err)
+{
+    const struct launch_identity *id = s->identity;
+    const void *address;
+    size_t bytes;
+    if (id->world == 1) {
+        *hub = comm_hub_open(1, err);
+        return *hub ? comm_open_local(*hub, k, 0, err) : NULL;
+    }
+    struct comm *comm = comm_open_ucx(k, id->rank, id->world, id->generation,
+                                      *id->address ? id->address : NULL, &address, &bytes, err);
+    if (comm && connect_ranks(s, comm, address, bytes, err)) {
+        comm_close(comm);
+        return NULL;
+    }
+    return comm;
+}
+
+/* What rank 0 knows of the run, when no coordinator has told everybody. */
+struct shared {
+    char run_id[80];
+    uint32_t epoch;
+    int failed;
+    char text[1024];
+};
+
+static int share_folder(struct session *s, struct comm *comm, bool *common, struct err *err)
+{
+    const struct launch_identity *id = s->identity;
+    struct shared shared = {0};
+    if (id->kind == LAUNCH_AGENT) {
+        snprintf(s->run_id, sizeof s->run_id, "%s", id->run_id);
+        s->epoch = id->epoch;
+        return id->rank == 0 ? write_plan(s, err) : 0;
+    }
+    if (id->rank == 0) {
+        shared.failed = claim_folder(s, err) || write_plan(s, err);
+        snprintf(shared.text, sizeof shared.text, "%s", shared.failed ? err->text : "");
+        snprintf(shared.run_id, sizeof shared.run_id, "%s", s->run_id);
+        shared.epoch = s->epoch;
+    }
+    struct mesh mesh;
+    int degree[MESH_AXES] = {1, 1, 1, 1, id->world};
+    if (mesh_open(&mesh, degree, id->rank, err))
+        return -1;
+    int rv = comm_host_broadcast(comm, &mesh.all, &shared, sizeof shared, 0, err);
+    mesh_close(&mesh);
+    if (rv)
+        return -1;
+    snprintf(s->run_id, sizeof s->run_id, "%s", shared.run_id);
+    s->epoch = shared.epoch;
+    *common = shared.failed;
+    return shared.failed ? err_set(err, "%s", shared.text) : 0;
+}
+
+static enum train_end train_rank(struct session *s, struct kernels *k, struct comm *comm,
+                                 enum train_whose *whose, struct err *err)
+{
+    bool common = false;
+    struct train_options t = {
+        .plan = s->plan,
+        .k = k,
+        .comm = comm,
+        .hooks = {.stop_asked = stop_asked, .progress = progress, .step = step, .arg = s},
+        .measure = true,
+        .out_fd = s->options->out_fd};
+    if (share_folder(s, comm, &common, err)) {
+        *whose = common ? TRAIN_COMMON : comm_failed(comm) ? TRAIN_PEERS : TRAIN_MINE;
+        return TRAIN_REFUSED;
+    }
+    fill_identity(s, &t.identity);
+    return train_run(&t, whose, err);
+}
+
+static enum train_end run_rank(struct session *s, enum train_whose *whose, struct err *err)
+{
+    struct comm_hub *hub = NULL;
+    struct comm *comm = NULL;
+    enum train_end end = TRAIN_FAILED;
+    if (s->plan->world != s->identity->world) {
+        *whose = TRAIN_COMMON;
+        err_set(err, "the plan's degrees make %d ranks, but this launch has %d%s", s->plan->world,
+                s->identity->world,
+                s->identity->world == 1 ? ": use --local for ranks as threads of one process, or "
+                                          "srun --gtrain-plan"
+                                        : "");
+        return TRAIN_REFUSED;
+    }
+    int threads = threads_of_rank(s->options->threads, s->plan, s->identity->local_world);
+    struct kernels *k = kernels_open_cpu(threads, err);
+    if (k)
+        comm = open_comm(s, k, &hub, err);
+    if (comm) {
+        end = train_rank(s, k, comm, whose, err);
+        comm_close(comm);
+    }
+    comm_hub_close(hub);
+    if (k)
+        kernels_close(k);
+    return end;
+}
+
+/* ---- */
+
+static enum train_end run_session(struct session *s, enum train_whose *whose, struct err *err)
+{
+    *whose = TRAIN_COMMON;
+    if (open_plan(s, err) || train_check(s->plan, err))
+        return TRAIN_REFUSED;
+    if (s->options->local)
+        return run_local(s, err);
+    *whose = TRAIN_MINE;
+    enum train_end end = run_rank(s, whose, err);
+    if ((end == TRAIN_DONE || end == TRAIN_STOPPED) && launch_done(s->launch, err))
+        return TRAIN_FAILED;
+    return end;
+}
+
+enum train_end session_run(const struct session_options *options, struct launch *launch,
+                           struct launch_identity *identity, bool *speak, struct err *err)
+{
+    struct launch_identity own = {.world = 1, .local_world = 1, .generation = 1};
+    struct session s = {.options = options, .launch = launch, .identity = identity, .lock = -1};
+    enum train_whose whose = TRAIN_MINE;
+    enum train_end end = TRAIN_FAILED;
+    *speak = true;
+    if (!launch) {
+        s.identity = &own;
+        if (options->local)
+            gethostname(own.node, sizeof own.node - 1);
+        else if (launch_open(&s.launch, &own, err))
+            return TRAIN_FAILED;
+    }
+    end = run_session(&s, &whose, err);
+    *speak = whose == TRAIN_MINE || s.identity->rank == 0;
+    if (whose == TRAIN_MINE && s.identity->world > 1)
+        err_prefix(err, "rank %d on %s", s.identity->rank, s.identity->node);
+    plan_free(s.plan);
+    if (s.lock >= 0)
+        close(s.lock);
+    if (!launch && s.launch)
+        launch_close(s.launch, &own);
+    return end;
+}
