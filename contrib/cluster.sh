@@ -420,7 +420,15 @@ need_slurm() {
     done
 }
 
+# One verb at a time. What the caller has open besides the first three descriptors is closed first:
+# daemons started here would keep it open for as long as the cluster is up.
 lock() {
+    local fd
+    for fd in /proc/self/fd/*; do
+        fd=${fd##*/}
+        # 255 is the shell's own, this script.
+        [ "$fd" -gt 2 ] && [ "$fd" != 255 ] && eval "exec $fd>&-"
+    done
     mkdir -p "$dir/run" || die "cannot make $dir"
     exec 9>"$dir/lock"
     flock -w 60 9 || die "another cluster.sh has held $dir/lock for a minute"
