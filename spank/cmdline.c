@@ -89,6 +89,12 @@ static bool is_flag(const char *word)
     return false;
 }
 
+/* Whether a word looks like an option: then it is not the argument of the one before. */
+static bool is_option(const char *word)
+{
+    return word && word[0] == '-' && word[1];
+}
+
 static void say_option(struct cmdline *c, enum option_id id, const char *value)
 {
     if (!value)
@@ -132,7 +138,7 @@ static int scan_long(struct cmdline *c, const char *word, const char *next)
     else if (names_long(word, "het-group", 3, &value))
         c->heterogeneous = true;
     else
-        return strchr(word, '=') || is_flag(word) ? 1 : 2;
+        return strchr(word, '=') || is_flag(word) || is_option(next) ? 1 : 2;
     return c->heterogeneous && !value ? 2 : 1;
 }
 
@@ -151,7 +157,7 @@ static int scan_short(struct cmdline *c, const char *word, const char *next)
             c->nodes = value;
         else if (*word == 'n')
             c->tasks = value;
-        return word[1] ? 1 : 2;
+        return word[1] || is_option(next) ? 1 : 2;
     }
     return 1;
 }
