@@ -1,0 +1,164 @@
+# How a run ends when somebody ends it, and what happens when a part of it dies.
+
+load cluster.bash
+
+setup_file() {
+    cluster_begin
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+    ask="--gtrain-plan=$here/plan.yaml --gtrain-dir=$dir"
+}
+
+teardown() {
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+# A program that says that it runs, then waits; its child must go too.
+waiting="touch \$0/started.\$RANK; sleep 300 & sleep 300"
+waiting_alone="touch \$0/started.\$RANK; exec sleep 300"
+
+# Start srun with that program in the background, its pid in $srun, SIGINT not ignored.
+start_waiting() { # SRUN-ARGS...
+    perl -e '$SIG{INT} = "DEFAULT"; exec @ARGV' timeout --foreground -k 5 100 \
+        srun -N2 --ntasks-per-node=2 $ask "$@" sh -c "$waiting" "$dir" >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+    for rank in 0 1 2 3; do
+        wait_for 20 test -e "$dir/started.$rank"
+    done
+    srun=$(srun_of $bounded)
+}
+
+ended() {
+    ! kill -0 $bounded
+}
+
+@test "two interrupts end the run, as with plain srun" {
+    start_waiting
+    kill -INT $srun
+    sleep 0.3
+    kill -INT $srun
+    wait_for 15 ended
+    ! wait $bounded
+}
+
+@test "one interrupt with --quit-on-interrupt" {
+    start_waiting --quit-on-interrupt
+    kill -INT $srun
+    wait_for 15 ended
+    ! wait $bounded
+}
+
+@test "SIGTERM to srun ends the run" {
+    start_waiting
+    kill -TERM $srun
+    wait_for 15 ended
+    ! wait $bounded
+}
+
+@test "SIGKILL to srun leaves nothing behind" {
+    start_waiting
+    kill -KILL $srun
+    wait_for 15 ended
+    ! wait $bounded
+}
+
+@test "stop and continue" {
+    bounded srun -N2 --ntasks-per-node=2 $ask sh -c "touch $dir/started.\$RANK; sleep 2" 3>&- &
+    bounded=$!
+    wait_for 20 test -e "$dir/started.0"
+    srun=$(srun_of $bounded)
+    kill -STOP $srun
+    sleep 1
+    kill -CONT $srun
+    wait $bounded
+}
+
+@test "scancel ends the run" {
+    start_waiting
+    scancel "$(squeue -h -o %A -u root | head -n 1)"
+    wait_for 15 ended
+    ! wait $bounded
+}
+
+@test "a signal sent by scancel reaches the program" {
+    bounded srun -N2 --ntasks-per-node=2 $ask sh -c \
+        "trap 'touch $dir/got.\$RANK; exit 0' USR1; touch $dir/started.\$RANK; while :; do sleep 0.1; done" 3>&- &
+    bounded=$!
+    for rank in 0 1 2 3; do
+        wait_for 20 test -e "$dir/started.$rank"
+    done
+    step=$(squeue -h -s -o %i | head -n 1)
+    scancel -s USR1 "$step"
+    wait_for 15 ended
+    wait $bounded
+    expect "ranks that got it" "$(cd "$dir" && echo got.*)" "got.0 got.1 got.2 got.3"
+}
+
+@test "a lost node: the run fails soon, and a line says which" {
+    start_waiting
+    "$cluster" kill n1
+    wait_for 30 ended
+    ! wait $bounded
+    expect_match "$(cat "$dir/out")" "gtrain: .*n1"
+}
+
+@test "a node cut off: the run fails soon, and a line says which" {
+    [ "$GTRAIN_CLUSTER_MODE" = namespaces ] || skip "no links to cut in plain mode"
+    start_waiting
+    "$cluster" partition n0
+    wait_for 30 ended
+    ! wait $bounded
+    expect_match "$(cat "$dir/out")" "gtrain: .*n0"
+    "$cluster" heal n0
+}
+
+@test "a lost coordinator: the run fails in bounded time" {
+    start_waiting
+    coordinator=$(coordinator_of $srun)
+    [ -n "$coordinator" ]
+    kill -KILL $coordinator
+    wait_for 60 ended
+    ! wait $bounded
+}
+
+@test "an agent killed is a failure, not a hang" {
+    # Without a child: what is left of a program whose agent is gone, only a cgroup could find.
+    waiting=$waiting_alone
+    start_waiting
+    agent=$(grep -lz '^SLURM_PROCID=2$' /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ p _; do
+        grep -qz 'gtrain-agent$' "/proc/$p/cmdline" && echo "$p"
+    done | head -n 1)
+    [ -n "$agent" ]
+    kill -KILL $agent
+    wait_for 30 ended
+    ! wait $bounded
+}
+
+@test "strangers on the coordinator's port change nothing" {
+    bounded srun -N2 --ntasks-per-node=2 $ask sh -c \
+        "touch $dir/started.\$RANK; while [ ! -e $dir/go ]; do sleep 0.1; done" >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+    for rank in 0 1 2 3; do
+        wait_for 20 test -e "$dir/started.$rank"
+    done
+    coordinator=$(coordinator_of "$(srun_of $bounded)")
+    port=$(ss -Hltnp | sed -n "s/.*:\([0-9]*\) .*pid=$coordinator,.*/\1/p" | head -n 1)
+    [ -n "$port" ]
+    head -c 3 /dev/urandom >"/dev/tcp/127.0.0.1/$port"
+    head -c 65536 /dev/urandom >"/dev/tcp/127.0.0.1/$port" || true
+    for i in $(seq 300); do
+        exec 7<>"/dev/tcp/127.0.0.1/$port" || true
+        # Half of them stay open for as long as this shell.
+        [ $((i % 2)) = 0 ] || exec 7>&-
+    done
+    exec 7>&-
+    touch "$dir/go"
+    wait $bounded
+}
