@@ -386,6 +386,9 @@ static int check_heads(const char *name, int64_t heads, int64_t kv_heads, int64_
                        (long long)heads, (long long)kv_heads);
     if (dim < 1)
         return err_set(err, "%s: head size is %lld, must be at least 1", name, (long long)dim);
+    if (heads > INT_MAX / dim)
+        return err_set(err, "%s: %lld heads of %lld are above %d", name, (long long)heads,
+                       (long long)dim, INT_MAX);
     return 0;
 }
 

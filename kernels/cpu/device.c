@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#if defined(__GLIBC__)
+#include <gnu/libc-version.h>
+#endif
 
 #include "kop.h"
 #include "matmul.h"
@@ -349,6 +352,29 @@ static int hold_blas_to_one_thread(struct err *err)
     return 0;
 }
 
+/* The C library is named for its logarithm, sine and cosine. */
+#if defined(__GLIBC__)
+static const char *libc_name(void)
+{
+    return gnu_get_libc_version();
+}
+#else
+static const char *libc_name(void)
+{
+    return "other";
+}
+#endif
+
+static void sign(struct cpu *cpu)
+{
+    /* The configuration's first two words are the name and the version. */
+    const char *config = openblas_get_config(), *space = strchr(config, ' ');
+    int words = space != NULL ? (int)(space - config) + 1 + (int)strcspn(space + 1, " ") : 0;
+    snprintf(cpu->signature, sizeof(cpu->signature), "cpu %s, %.*s %s, libc %s, panels %d x %d",
+             cpu->f32->isa, words, config, openblas_get_corename(), libc_name(), MATMUL_PANEL_ROWS,
+             MATMUL_PANEL_COLS);
+}
+
 struct kernels *cpu_open(int threads, enum cpu_isa most, struct err *err)
 {
     if (hold_blas_to_one_thread(err) != 0)
@@ -366,12 +392,7 @@ struct kernels *cpu_open(int threads, enum cpu_isa most, struct err *err)
     }
     pthread_mutex_init(&cpu->lock, NULL);
     choose_tables(cpu, most);
-    /* The configuration's first two words are the name and the version. */
-    const char *config = openblas_get_config(), *space = strchr(config, ' ');
-    int name = space != NULL ? (int)(space - config) + 1 + (int)strcspn(space + 1, " ") : 0;
-    snprintf(cpu->signature, sizeof(cpu->signature), "cpu %s, %.*s %s, panels %d x %d",
-             cpu->f32->isa, name, config, openblas_get_corename(), MATMUL_PANEL_ROWS,
-             MATMUL_PANEL_COLS);
+    sign(cpu);
     return &cpu->base;
 }
 

@@ -33,7 +33,7 @@ static inline struct panels panels_of_rows(int64_t rows)
 
 static inline struct panels panels_of_cols(int64_t cols)
 {
-    return panels_cut(cols, cols <= 1024 ? MATMUL_PANEL_COLS : 2 * MATMUL_PANEL_COLS);
+    return panels_cut(cols, cols <= 512 ? MATMUL_PANEL_COLS : 2 * MATMUL_PANEL_COLS);
 }
 
 static inline int64_t panel_begin(struct panels p, int64_t i)

@@ -6,6 +6,8 @@
  * panels, blocks and vectors; a group's buffers start at other alignments than the whole's. */
 #include "test_kernels_help.h"
 
+#include <pthread.h>
+
 enum { S = 4, H = 4, G = 2, D = 24, C = H * D, V = 211 };
 enum { OUTPUTS = 24 };
 
@@ -268,12 +270,87 @@ static void test_shards(void **state)
     }
 }
 
+/* ---- several devices at once, as ranks that are threads of one process ---- */
+
+enum { RANKS = 4, REPEATS = 30, RANK_ROWS = 130, RANK_DIM = 70 };
+
+struct rank {
+    struct rig rig;
+    struct kop product, attention;
+    pthread_t thread;
+};
+
+static void *rank_main(void *arg)
+{
+    struct rank *r = arg;
+    for (int i = 0; i < REPEATS; i++) {
+        kernels_submit(r->rig.k, r->rig.stream, &r->product);
+        kernels_submit(r->rig.k, r->rig.stream, &r->attention);
+    }
+    return NULL;
+}
+
+/* y += x w^T and causal attention of y with itself, over and over. */
+static void rank_open(struct rank *r, int threads)
+{
+    struct pass p = {.rig = rig_open(threads, K_F32)};
+    int64_t n = RANK_ROWS * RANK_DIM;
+    struct kbuf x = random_buf(&p, n), w = random_buf(&p, RANK_DIM * RANK_DIM);
+    struct kbuf y = random_buf(&p, n), lse = make(&p.rig, K_F32, RANK_ROWS * 2);
+    r->rig = p.rig;
+    r->product = (struct kop){.kind = KOP_MATMUL,
+                              .matmul = {.mode = KMATMUL_FORWARD,
+                                         .out = y,
+                                         .a = x,
+                                         .b = w,
+                                         .samples = 1,
+                                         .rows = RANK_ROWS,
+                                         .n = RANK_DIM,
+                                         .k = RANK_DIM,
+                                         .accumulate = true}};
+    r->attention = (struct kop){.kind = KOP_ATTENTION_FORWARD,
+                                .attention_forward = {.o = x,
+                                                      .lse = lse,
+                                                      .q = y,
+                                                      .k = y,
+                                                      .v = y,
+                                                      .samples = 1,
+                                                      .rows = RANK_ROWS,
+                                                      .heads = 2,
+                                                      .kv_heads = 2,
+                                                      .dim = RANK_DIM / 2}};
+}
+
+static void test_ranks_as_threads(void **state)
+{
+    struct rank alone, ranks[RANKS];
+    size_t bytes = RANK_ROWS * RANK_DIM * sizeof(float);
+    (void)state;
+    rank_open(&alone, 1);
+    rank_main(&alone);
+    char *want = bytes_of(&alone.rig, alone.attention.attention_forward.o);
+    for (int i = 0; i < RANKS; i++)
+        rank_open(&ranks[i], 1 + i % 2);
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, rank_main, &ranks[i]), 0);
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < RANKS; i++) {
+        char *got = bytes_of(&ranks[i].rig, ranks[i].attention.attention_forward.o);
+        assert_memory_equal(got, want, bytes);
+        free(got);
+        rig_close(&ranks[i].rig);
+    }
+    free(want);
+    rig_close(&alone.rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_f32), cmocka_unit_test(test_linear_f64),
         cmocka_unit_test(test_layers_f32), cmocka_unit_test(test_layers_f64),
-        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_shards),     cmocka_unit_test(test_ranks_as_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
