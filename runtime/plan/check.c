@@ -217,46 +217,38 @@ static int check_batch(struct plan *plan, struct err *err)
 
 /* ---- parallel ---- */
 
-/* Why the model cannot be split among this many tensor ranks, or NULL. n: the size that does not
- * fit. The vocabulary may be uneven (ceil(vocab / tensor) tokens a rank), but no rank may be left
- * without one. */
-static const char *tensor_problem(const struct plan_model *m, int64_t tensor, int64_t *n)
+/* Can the model be split among this many tensor ranks? If not, why says what is in the way. The
+ * vocabulary may be uneven (ceil(vocab / tensor) tokens a rank), but no rank may be left without a
+ * token. */
+static bool tensor_fits(const struct plan_model *m, int64_t tensor, char *why, size_t size)
 {
     int64_t part = (m->vocab + tensor - 1) / tensor;
-    *n = m->heads;
     if (m->heads % tensor)
-        return "attention has %lld heads";
-    *n = m->kv_heads;
-    if (m->kv_heads % tensor)
-        return "attention has %lld kv_heads";
-    *n = m->ffn;
-    if (m->ffn % tensor)
-        return "the feed-forward layer is %lld wide";
-    *n = m->vocab;
-    if ((tensor - 1) * part >= m->vocab)
-        return "a vocabulary of %lld tokens leaves a rank without one";
-    return NULL;
+        snprintf(why, size, "attention has %lld heads", (long long)m->heads);
+    else if (m->kv_heads % tensor)
+        snprintf(why, size, "attention has %lld kv_heads", (long long)m->kv_heads);
+    else if (m->ffn % tensor)
+        snprintf(why, size, "the feed-forward layer is %lld wide", (long long)m->ffn);
+    else if ((tensor - 1) * part >= m->vocab)
+        snprintf(why, size, "a vocabulary of %lld tokens leaves a rank without one",
+                 (long long)m->vocab);
+    else
+        return true;
+    return false;
 }
 
 static int check_tensor(const struct plan *plan, struct err *err)
 {
-    const struct plan_model *m = &plan->model;
-    char text[200] = "", why[120];
-    struct list list = {.text = text, .size = sizeof text};
-    int64_t n, unused;
-    const char *problem = tensor_problem(m, plan->parallel.tensor, &n);
-    if (!problem)
+    char fit[200] = "", why[120], unused[120];
+    struct list list = {.text = fit, .size = sizeof fit};
+    if (tensor_fits(&plan->model, plan->parallel.tensor, why, sizeof why))
         return 0;
-    for (int64_t tensor = 1; tensor <= m->kv_heads; tensor++)
-        if (!tensor_problem(m, tensor, &unused))
+    for (int64_t tensor = 1; tensor <= plan->model.kv_heads; tensor++)
+        if (tensor_fits(&plan->model, tensor, unused, sizeof unused))
             list_add(&list, tensor);
     list_end(&list);
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(why, sizeof why, problem, (long long)n);
-#pragma GCC diagnostic pop
     return plan_error(plan, "parallel.tensor", err, "parallel.tensor is %d, but %s: use %s",
-                      plan->parallel.tensor, why, text);
+                      plan->parallel.tensor, why, fit);
 }
 
 static int check_stages(const struct plan *plan, struct err *err)

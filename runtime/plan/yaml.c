@@ -86,46 +86,51 @@ static struct yitem *append(struct reader *r, struct ynode *node, const yaml_mar
 
 static struct ynode *read_node(struct reader *r, const yaml_event_t *event, int depth);
 
+/* The key that the event is, into the item; node: the mapping so far. */
+static int read_key(struct reader *r, const struct ynode *node, struct yitem *item,
+                    const yaml_event_t *event, int depth)
+{
+    const yaml_mark_t *at = &event->start_mark;
+    int rc = 0;
+    struct ynode *key = read_node(r, event, depth + 1);
+    if (!key)
+        return -1;
+    if (key->kind != YNODE_SCALAR)
+        rc = fail_at(r, at->line, at->column, "a key must be a word", "");
+    else if (find(node, key->text))
+        rc = fail_at(r, at->line, at->column, "this key is here twice: keep one:", key->text);
+    if (rc == 0) {
+        item->key = key->text;
+        key->text = NULL;
+    }
+    ynode_free(key);
+    return rc;
+}
+
 /* Members of a sequence or mapping up to its end event. */
 static int read_members(struct reader *r, struct ynode *node, int depth)
 {
     bool mapping = node->kind == YNODE_MAPPING;
     yaml_event_type_t end = mapping ? YAML_MAPPING_END_EVENT : YAML_SEQUENCE_END_EVENT;
-    for (;;) {
+    for (int rc = 0;;) {
         yaml_event_t event;
         if (next_event(r, &event) < 0)
             return -1;
         bool done = event.type == end;
         struct yitem *item = done ? NULL : append(r, node, &event.start_mark);
-        int rc = done || item ? 0 : -1;
         if (item && mapping) {
-            struct ynode *key = read_node(r, &event, depth + 1);
-            if (key && key->kind != YNODE_SCALAR)
-                rc = fail_at(r, event.start_mark.line, event.start_mark.column,
-                             "a key must be a word", "");
-            else if (!key)
-                rc = -1;
-            else if (find(node, key->text))
-                rc = fail_at(r, event.start_mark.line, event.start_mark.column,
-                             "this key is here twice: keep one:", key->text);
-            if (rc == 0) {
-                item->key = key->text;
-                key->text = NULL;
-            }
-            ynode_free(key);
+            rc = read_key(r, node, item, &event, depth);
             yaml_event_delete(&event);
-            if (rc == 0)
-                rc = next_event(r, &event);
-            if (rc < 0)
+            if (rc < 0 || next_event(r, &event) < 0)
                 return -1;
         }
-        if (item) {
+        if (item)
             item->value = read_node(r, &event, depth + 1);
-            rc = item->value ? 0 : -1;
-        }
         yaml_event_delete(&event);
-        if (rc < 0 || done)
-            return rc;
+        if (done)
+            return 0;
+        if (!item || !item->value)
+            return -1;
     }
 }
 

@@ -241,6 +241,21 @@ static void draw_legend(double y, double length, double units, double busy, FILE
     fprintf(out, "idle %.1f %% of the step</text>\n", 100 * (length - busy) / length);
 }
 
+static void draw_stage(const struct program *p, const double *start, const double *end, double y,
+                       double width, double units, FILE *out)
+{
+    double scale = (width - LABEL) / units;
+    int font = font_of(p->microbatches, scale);
+    fprintf(out,
+            "<text x=\"0\" y=\"%.1f\" font-size=\"12\" fill=\"#333\">stage %d</text>\n"
+            "<rect x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#eceef1\"/>\n",
+            y + ROW / 2.0 + 4, p->stage, LABEL, y, width - LABEL, ROW);
+    for (int i = 0; i < p->n; i++)
+        if (colour_of(p->actions[i].kind) && end[i] <= units)
+            draw_box(&p->actions[i], LABEL + start[i] * scale, y, (end[i] - start[i]) * scale, font,
+                     out);
+}
+
 int program_svg(const struct program *stages, int n_stages, double width, double *height, FILE *out,
                 struct err *err)
 {
@@ -251,28 +266,19 @@ int program_svg(const struct program *stages, int n_stages, double width, double
         return 0;
     if (program_simulate(stages, n_stages, NULL, &start, &end, &length, err) < 0)
         return -1;
-    double units = length > SVG_UNITS ? SVG_UNITS : length, scale = (width - LABEL) / units;
-    int font = font_of(stages[0].microbatches, scale);
+    double units = length > SVG_UNITS ? SVG_UNITS : length;
     fputs("<g font-family=\"sans-serif\">\n", out);
     for (int row = 0; row < rows; row++) {
         double y = row * (ROW + GAP);
         bool cut = rows < n_stages && row == SVG_STAGES / 2;
         int s = rows < n_stages && row > SVG_STAGES / 2 ? n_stages - rows + row : row;
-        if (cut) {
+        if (cut)
             fprintf(out,
-                    "<text x=\"0\" y=\"%.1f\" font-size=\"12\" fill=\"#333\">... %d more "
-                    "stages</text>\n",
+                    "<text x=\"0\" y=\"%.1f\" font-size=\"12\" fill=\"#333\">... %d more stages"
+                    "</text>\n",
                     y + ROW / 2.0 + 4, n_stages - SVG_STAGES);
-            continue;
-        }
-        fprintf(out,
-                "<text x=\"0\" y=\"%.1f\" font-size=\"12\" fill=\"#333\">stage %d</text>\n"
-                "<rect x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"#eceef1\"/>\n",
-                y + ROW / 2.0 + 4, s, LABEL, y, width - LABEL, ROW);
-        for (int i = 0; i < stages[s].n; i++)
-            if (colour_of(stages[s].actions[i].kind) && end[s][i] <= units)
-                draw_box(&stages[s].actions[i], LABEL + start[s][i] * scale, y,
-                         (end[s][i] - start[s][i]) * scale, font, out);
+        else
+            draw_stage(&stages[s], start[s], end[s], y, width, units, out);
     }
     draw_legend(*height - 20, length, units, 3.0 * (double)stages[0].microbatches, out);
     fputs("</g>\n", out);
