@@ -29,7 +29,7 @@ enum {
     PLAIN_COLUMNS = 80, /* where a terminal does not tell its width */
 };
 
-/* Weight of the newest step in the displayed rate: about the last ten steps count. */
+/* Weight of the newest step in the displayed rates: about the last ten steps count. */
 static const double RATE_WEIGHT = 0.1;
 
 struct log {
@@ -149,7 +149,7 @@ int metrics_open(struct metrics **out, const char *dir, int fd, int live, int64_
     m->live = live < 0 ? isatty(fd) == 1 : live != 0;
     m->tokens_per_step = tokens_per_step;
     m->view.total_steps = total_steps;
-    m->view.tokens_per_s = m->view.val_loss = m->view.left_s = NAN;
+    m->view.tokens_per_s = m->view.mfu = m->view.val_loss = m->view.left_s = NAN;
     if (mkdir(dir, 0777) && errno != EEXIST) {
         err_set_errno(err, errno, "%s", dir);
         metrics_close(m);
@@ -184,6 +184,13 @@ static int write_step(struct metrics *m, const struct metrics_step *s, double ra
     return log_write(&m->steps, t.bytes, t.length, err);
 }
 
+/* A single step's time says little on a machine that does something else too. */
+static void update_mean(double *mean, double newest)
+{
+    if (isfinite(newest))
+        *mean = isnan(*mean) ? newest : *mean + RATE_WEIGHT * (newest - *mean);
+}
+
 /* What the display knows beside the step itself. */
 static void update_view(struct metrics *m, const struct metrics_step *s, double rate, int64_t now)
 {
@@ -191,10 +198,8 @@ static void update_view(struct metrics *m, const struct metrics_step *s, double 
     v->step = *s;
     if (!isnan(s->val_loss))
         v->val_loss = s->val_loss;
-    if (isfinite(rate))
-        v->tokens_per_s = isnan(v->tokens_per_s)
-                              ? rate
-                              : v->tokens_per_s + RATE_WEIGHT * (rate - v->tokens_per_s);
+    update_mean(&v->tokens_per_s, rate);
+    update_mean(&v->mfu, s->mfu);
     if (!m->first_step) {
         m->first_step = s->step;
         m->first_ms = now;

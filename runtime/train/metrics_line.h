@@ -11,9 +11,9 @@
 struct metrics_view {
     struct metrics_step step;
     int64_t total_steps;
-    double tokens_per_s; /* NAN unknown */
-    double val_loss;     /* the newest measured, NAN none yet */
-    double left_s;       /* until the last step, NAN unknown */
+    double tokens_per_s, mfu; /* of the last steps together, NAN unknown */
+    double val_loss;          /* the newest measured, NAN none yet */
+    double left_s;            /* until the last step, NAN unknown */
 };
 
 /* One line without its end, in out, as long as width columns allow (0: no limit): what matters

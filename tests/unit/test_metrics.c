@@ -261,7 +261,7 @@ static void test_line_width(void **state)
                              .val_loss = 1.79,
                              .left_s = 5430};
     v.step.loss = 1.84321;
-    v.step.mfu = 0.4123;
+    v.mfu = 0.4123;
     v.step.checkpoint_step = 100;
     v.step.spares = 1;
     static const struct {
@@ -306,6 +306,7 @@ static void test_line_numbers(void **state)
         struct metrics_view v = {.step = sample_step(1),
                                  .total_steps = 2,
                                  .tokens_per_s = table[i].rate,
+                                 .mfu = NAN,
                                  .val_loss = NAN,
                                  .left_s = table[i].left};
         v.step.grad_norm = v.step.lr = NAN;
