@@ -7,6 +7,7 @@
  * nodes, round two pipelines out of those. Round three chooses as many pipelines as there are
  * replicas, those that stay lowest, under as few switches as possible, and leaves the spares spread
  * over these switches. In a regular tree no other choice has fewer crossings.
+ * Where groups do not fit the tree, swaps of two nodes may still save some.
  *
  * Example: 2 leaves of 5 nodes, pipelines of 4 nodes, 2 replicas: each leaf gives one pipeline, and
  * one spare stays under each. */
@@ -15,7 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 16 };
+enum {
+    MAX_DEPTH = 16,
+    SWAP_NODES = 64, /* at most so many nodes are tried in pairs: time grows with the third power */
+    SWAP_ROUNDS = 16, /* each makes the cost smaller; two or three do in practice */
+};
 
 struct unit {
     int first, n; /* its nodes: places in `order` */
@@ -153,6 +158,18 @@ static int compare_pieces(const void *x, const void *y)
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
+/* Put the units of one group in address order, by their first nodes: a unit that crosses a switch
+ * then stands between those on its two sides. Mostly in order already. */
+static void sort_group(const struct former *f, int *group)
+{
+    for (int i = 1; i < f->k; i++) {
+        int u = group[i], j = i;
+        for (; j > 0 && f->order[f->units[group[j - 1]].first] > f->order[f->units[u].first]; j--)
+            group[j] = group[j - 1];
+        group[j] = u;
+    }
+}
+
 /* Form groups of the units list[0..n), all under one switch `depth` parts deep. Whole groups go to
  * f->made; list keeps the rest at its front. Returns how many that is: fewer than k. */
 static int form(struct former *f, int *list, int n, int depth)
@@ -191,6 +208,7 @@ static int form(struct former *f, int *list, int n, int depth)
         for (int g = 0; g < whole; g++) {
             memcpy(f->made + (size_t)f->groups * (size_t)f->k, joined + g * f->k,
                    (size_t)f->k * sizeof *joined);
+            sort_group(f, f->made + (size_t)f->groups * (size_t)f->k);
             f->made_depth[f->groups++] = depth;
         }
         left -= whole * f->k;
@@ -382,6 +400,46 @@ out:
     return bad;
 }
 
+static int cheaper(struct placement_cost a, struct placement_cost b)
+{
+    if (a.inner != b.inner)
+        return a.inner < b.inner;
+    return a.pipeline != b.pipeline ? a.pipeline < b.pipeline : a.data < b.data;
+}
+
+/* One round over all pairs. 1 if anything became cheaper. */
+static int swap_round(const struct tree *t, const struct placement_shape *shape, int *node_rank,
+                      struct placement_cost *cost)
+{
+    int better = 0;
+    for (int i = 0; i < t->n; i++)
+        for (int j = i + 1; j < t->n; j++) {
+            int *a = &node_rank[t->sorted[i] - t->nodes], *b = &node_rank[t->sorted[j] - t->nodes];
+            int before = *a;
+            *a = *b;
+            *b = before;
+            struct placement_cost now = placement_cost(t->nodes, t->n, shape, node_rank);
+            if (cheaper(now, *cost)) {
+                *cost = now;
+                better = 1;
+            } else {
+                *b = *a;
+                *a = before;
+            }
+        }
+    return better;
+}
+
+static void swap(const struct tree *t, const struct placement_shape *shape, int *node_rank)
+{
+    struct placement_cost cost = placement_cost(t->nodes, t->n, shape, node_rank);
+    if (t->n > SWAP_NODES)
+        return;
+    for (int round = 0; round < SWAP_ROUNDS && (cost.inner || cost.pipeline); round++)
+        if (!swap_round(t, shape, node_rank, &cost))
+            return;
+}
+
 int placement_make(const struct placement_node *nodes, int n, const struct placement_shape *shape,
                    int *node_rank, struct err *err)
 {
@@ -403,6 +461,8 @@ int placement_make(const struct placement_node *nodes, int n, const struct place
     }
     qsort(t.sorted, (size_t)n, sizeof *t.sorted, compare_nodes);
     int bad = place_sorted(&t, shape, node_rank);
+    if (!bad)
+        swap(&t, shape, node_rank);
     free(t.sorted);
     return bad ? err_set(err, "out of memory placing %d nodes", n) : 0;
 }

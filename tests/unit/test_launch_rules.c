@@ -1,0 +1,304 @@
+/* test_launch_rules.c - the coordinator's rules, with a clock made of numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <signal.h>
+
+#include <cmocka.h>
+
+#include "launch/run.h"
+
+enum { PATIENCE = 1000, BEAT = 100 };
+
+static struct run_config config(int nodes, int tasks, int world)
+{
+    return (struct run_config){
+        .nodes = nodes,
+        .tasks = nodes * tasks,
+        .shape = {.inner = 1, .pipeline = 1, .data = world, .tasks = tasks},
+        .heartbeat_ms = BEAT,
+        .patience_ms = PATIENCE,
+        .epoch = 5,
+        .generation = 1,
+    };
+}
+
+static struct message_register node(int i, int tasks)
+{
+    struct message_register r = {.node_id = (uint32_t)i, .local_tasks = (uint32_t)tasks};
+    snprintf(r.node, sizeof r.node, "n%d", i);
+    return r;
+}
+
+/* A run of that many nodes and ranks, placed at time 0. */
+static void start(struct run *run, int nodes, int tasks, int world)
+{
+    struct run_config c = config(nodes, tasks, world);
+    struct err err;
+    if (run_open(run, &c, 0, &err))
+        fail_msg("%s", err.text);
+    for (int i = 0; i < nodes; i++) {
+        struct message_register r = node(i, tasks);
+        assert_int_equal(run_complete(run), 0);
+        assert_int_equal(run_register(run, &r, 0, &err), i);
+    }
+    assert_int_equal(run_complete(run), 1);
+    assert_int_equal(run_place(run, &err), 0);
+    assert_int_equal(run->phase, RUN_RUNNING);
+}
+
+static void rank_exits(struct run *run, uint32_t rank, int code, int number, int flags, int64_t now)
+{
+    struct message_exited how = {
+        .rank = rank, .code = (uint8_t)code, .signal = (uint8_t)number, .flags = (uint8_t)flags};
+    assert_int_equal(run_exited(run, run->ranks[rank].node, &how, now), 0);
+}
+
+static void ends_with(struct run *run, int64_t now, int code, const char *text)
+{
+    run_tick(run, now);
+    assert_int_equal(run->phase, RUN_ENDED);
+    assert_int_equal(run->code, code);
+    assert_string_equal(run->text, text);
+    run_close(run);
+}
+
+static void shapes_refused(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct run_config c = config(4, 1, 4);
+    c.tasks = 7;
+    assert_int_equal(run_open(&run, &c, 0, &err), -1);
+    assert_non_null(strstr(err.text, "use -N4 --ntasks-per-node=2"));
+    c = config(4, 2, 7);
+    assert_int_equal(run_open(&run, &c, 0, &err), -1);
+    assert_non_null(strstr(err.text, "7 ranks, which do not fill nodes of 2 tasks"));
+    c = config(4, 1, 4);
+    c.spares = 1;
+    assert_int_equal(run_open(&run, &c, 0, &err), -1);
+    assert_non_null(strstr(err.text, "use -N5"));
+}
+
+static void all_done(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 2, 2, 4);
+    for (uint32_t r = 0; r < 4; r++) {
+        run_tick(&run, 10);
+        assert_int_equal(run.phase, RUN_RUNNING);
+        rank_exits(&run, r, 0, 0, 0, 10);
+    }
+    ends_with(&run, 10, 0, "all ranks are done");
+}
+
+/* A rank that opened and was not done has failed, whatever its exit code says. */
+static void zero_is_not_done(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 1, 2, 2);
+    assert_int_equal(run_opened(&run, 0, 1), 0);
+    assert_int_equal(run_opened(&run, 0, 2), -1); /* no such rank */
+    rank_exits(&run, 0, 0, 0, EXITED_OPENED | EXITED_DONE, 10);
+    rank_exits(&run, 1, 0, 0, 0, 10);
+    ends_with(&run, 10, 1, "rank 1 on node n0 ended before its work was done");
+}
+
+/* "My peer is gone" (exit code 1) comes first, the peer's death right after: that is the cause. */
+static void better_cause_wins(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 3, 1, 3);
+    rank_exits(&run, 0, 1, 0, 0, 10);
+    run_tick(&run, 10);
+    assert_int_equal(run.phase, RUN_RUNNING);
+    rank_exits(&run, 1, 0, SIGSEGV, 0, 50);
+    rank_exits(&run, 2, 3, 0, 0, 50);
+    ends_with(&run, 50, 128 + SIGSEGV,
+              "rank 1 on node n1 ended with signal 11 (Segmentation fault)");
+    start(&run, 3, 1, 3);
+    rank_exits(&run, 0, 1, 0, 0, 10);
+    run_tick(&run, 10 + RUN_SETTLE_MS - 1);
+    assert_int_equal(run.phase, RUN_RUNNING);
+    ends_with(&run, 10 + RUN_SETTLE_MS, 1, "rank 0 on node n0 ended with exit code 1");
+}
+
+/* On a signal to the step the others get the time that Slurm gives them. */
+static void orders_are_no_failure(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 2, 1, 2);
+    rank_exits(&run, 0, 0, SIGTERM, EXITED_ORDERED, 10);
+    for (int64_t t = 10; t < 5000; t += BEAT) {
+        run_heard(&run, 0, t);
+        run_heard(&run, 1, t);
+        run_tick(&run, t);
+        assert_int_equal(run.phase, RUN_RUNNING);
+    }
+    rank_exits(&run, 1, 0, 0, EXITED_ORDERED | EXITED_OPENED | EXITED_DONE, 5000);
+    ends_with(&run, 5000, 128 + SIGTERM,
+              "rank 0 on node n0 ended with signal 15 (Terminated) on a signal to the step");
+    /* all of them stop in good order: nothing has failed */
+    start(&run, 2, 1, 2);
+    rank_exits(&run, 0, 0, 0, EXITED_ORDERED | EXITED_OPENED | EXITED_DONE, 10);
+    rank_exits(&run, 1, 0, 0, EXITED_ORDERED | EXITED_OPENED | EXITED_DONE, 20);
+    ends_with(&run, 20, 0, "all ranks are done");
+}
+
+static void close_is_dead_now(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 2, 2, 4);
+    run_closed(&run, 1, 10);
+    ends_with(&run, 10, 1, "node n1 is lost (ranks 2-3): its agent is gone");
+}
+
+static void spares_may_go(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 3, 1, 2);
+    assert_int_equal(run_spares(&run), 1);
+    run_closed(&run, 2, 10);
+    run_tick(&run, 10);
+    assert_int_equal(run.phase, RUN_RUNNING);
+    assert_int_equal(run_spares(&run), 0);
+    run_close(&run);
+}
+
+static void silence_gets_patience(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 2, 1, 2);
+    int64_t t = 0;
+    for (; t <= PATIENCE; t += BEAT) {
+        run_heard(&run, 0, t);
+        run_tick(&run, t);
+        assert_int_equal(run.phase, RUN_RUNNING);
+    }
+    run_heard(&run, 0, t);
+    ends_with(&run, t, 1, "node n1 is lost (rank 1): it is silent for 1.0 s");
+}
+
+/* A broken connection that is made again in time costs nothing. */
+static void broken_may_come_back(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct message_register back = node(1, 1), foreign = node(1, 1);
+    back.epoch = 5;
+    back.generation = 1;
+    foreign.epoch = 4;
+    foreign.generation = 1;
+    start(&run, 2, 1, 2);
+    run_broken(&run, 1, 100);
+    assert_int_equal(run_register(&run, &foreign, 500, &err), -1);
+    assert_int_equal(run_register(&run, &back, 500, &err), 1);
+    run_heard(&run, 0, 900);
+    run_heard(&run, 1, 900);
+    run_tick(&run, 900);
+    assert_int_equal(run.phase, RUN_RUNNING);
+    run_broken(&run, 1, 1000);
+    for (int64_t t = 1000; t <= 2000; t += BEAT) {
+        run_heard(&run, 0, t);
+        run_tick(&run, t);
+        assert_int_equal(run.phase, RUN_RUNNING);
+    }
+    run_heard(&run, 0, 2100);
+    run_tick(&run, 2100);
+    assert_int_equal(run_register(&run, &back, 2100, &err), -1);
+    assert_string_equal(err.text, "node n1 came back after it had been given up");
+    ends_with(&run, 2100, 1,
+              "node n1 is lost (rank 1): its connection broke and was not made again for 1.0 s");
+}
+
+/* All silent at once, or a jump of our own clock: nobody is dead. */
+static void common_silence_is_ours(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 3, 1, 3);
+    int64_t t = 0;
+    for (; t < 20 * PATIENCE; t += BEAT) {
+        run_tick(&run, t);
+        assert_int_equal(run.phase, RUN_RUNNING);
+    }
+    /* One is heard; the others have their patience from now on. */
+    run_heard(&run, 1, t);
+    run_tick(&run, t);
+    assert_int_equal(run.phase, RUN_RUNNING);
+    run_heard(&run, 0, t + 500);
+    run_heard(&run, 2, t + 500);
+    run_tick(&run, t + 500);
+    assert_int_equal(run.phase, RUN_RUNNING);
+    /* We slept for an hour. */
+    run_tick(&run, t + 3600000);
+    run_heard(&run, 0, t + 3600000);
+    run_tick(&run, t + 3600100);
+    assert_int_equal(run.phase, RUN_RUNNING);
+    run_close(&run);
+}
+
+static void strange_registrations(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct run_config c = config(2, 2, 4);
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    struct message_register a = node(0, 2), twin = node(0, 2), uneven = node(1, 1);
+    assert_int_equal(run_register(&run, &a, 0, &err), 0);
+    assert_int_equal(run_register(&run, &twin, 0, &err), -1);
+    assert_string_equal(err.text, "node n0 registered twice");
+    assert_int_equal(run.phase, RUN_GATHERING);
+    assert_int_equal(run_register(&run, &uneven, 0, &err), -1);
+    ends_with(&run, 0, 1,
+              "node n1 has 1 tasks, the others 2: use --ntasks-per-node (gtrain needs the same "
+              "number on each node)");
+}
+
+static void nodes_that_never_come(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct run_config c = config(2, 1, 2);
+    struct message_register a = node(0, 1);
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    int64_t t = 0;
+    for (; t < 10000; t += BEAT) /* before the first there is no hurry: prologs run */
+        run_tick(&run, t);
+    assert_int_equal(run_register(&run, &a, t, &err), 0);
+    for (int64_t until = t + RUN_GATHER_MS; t <= until; t += BEAT) {
+        run_heard(&run, 0, t);
+        run_tick(&run, t);
+        assert_int_equal(run.phase, RUN_GATHERING);
+    }
+    run_heard(&run, 0, t);
+    ends_with(&run, t, 1, "only 1 of 2 nodes have registered within 120 s");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_refused),        cmocka_unit_test(all_done),
+        cmocka_unit_test(zero_is_not_done),      cmocka_unit_test(better_cause_wins),
+        cmocka_unit_test(orders_are_no_failure), cmocka_unit_test(close_is_dead_now),
+        cmocka_unit_test(spares_may_go),         cmocka_unit_test(silence_gets_patience),
+        cmocka_unit_test(broken_may_come_back),  cmocka_unit_test(common_silence_is_ours),
+        cmocka_unit_test(strange_registrations), cmocka_unit_test(nodes_that_never_come),
+    };
+    return cmocka_run_group_tests_name("launch_rules", tests, NULL, NULL);
+}

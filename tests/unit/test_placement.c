@@ -1,0 +1,261 @@
+/* test_placement.c - placements that people agree on, and all small ones against brute force. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "launch/placement.h"
+
+enum { MAX_NODES = 64 };
+
+struct site {
+    int n;
+    struct placement_node nodes[MAX_NODES];
+    char names[MAX_NODES][16], topology[MAX_NODES][48];
+};
+
+/* A regular tree: spines x leaves x nodes a leaf. */
+static void build(struct site *s, int spines, const int *leaf_nodes, int leaves)
+{
+    s->n = 0;
+    for (int p = 0; p < spines; p++)
+        for (int l = 0; l < leaves; l++)
+            for (int k = 0; k < leaf_nodes[l]; k++) {
+                int i = s->n++;
+                snprintf(s->names[i], sizeof s->names[i], "n%d", i);
+                snprintf(s->topology[i], sizeof s->topology[i], "s%d.l%d.n%d", p, p * leaves + l,
+                         i);
+                s->nodes[i] = (struct placement_node){s->names[i], s->topology[i]};
+            }
+}
+
+static void place(const struct site *s, const struct placement_shape *shape, int *node_rank)
+{
+    struct err err;
+    if (placement_make(s->nodes, s->n, shape, node_rank, &err))
+        fail_msg("%s", err.text);
+    /* Ranks 0..used-1 each once, the rest spares. */
+    int used = shape->inner * shape->pipeline * shape->data / shape->tasks, seen[MAX_NODES] = {0};
+    int spares = 0;
+    for (int i = 0; i < s->n; i++) {
+        if (node_rank[i] < 0) {
+            spares++;
+            continue;
+        }
+        assert_in_range(node_rank[i], 0, used - 1);
+        assert_int_equal(seen[node_rank[i]]++, 0);
+    }
+    assert_int_equal(spares, s->n - used);
+}
+
+struct placement_case {
+    int leaves, leaf_nodes[6];
+    struct placement_shape shape;
+    const char *expected; /* node ranks in node order; - is a spare */
+};
+
+static const struct placement_case cases[] = {
+    /* 6 nodes under two leaves, pipelines of 2: one spare stays under each leaf */
+    {2, {3, 3}, {1, 2, 2, 1}, "0 1 - 2 3 -"},
+    /* 5 + 5, pipelines of 4 */
+    {2, {5, 5}, {1, 4, 2, 1}, "0 1 2 3 - 4 5 6 7 -"},
+    /* everything fits under one leaf: the other is all spare */
+    {2, {4, 4}, {1, 2, 2, 1}, "0 1 2 3 - - - -"},
+    /* single-node replicas, as many as fit under the fuller leaf */
+    {2, {2, 4}, {2, 1, 4, 2}, "- - 0 1 2 3"},
+    /* a pipeline that no leaf holds takes the biggest remainders */
+    {3, {1, 3, 2}, {1, 4, 1, 1}, "- 0 1 2 3 -"},
+    /* tensor groups of two nodes first, pipelines out of them: 3 + 3 cannot hold three groups
+     * without one that crosses, but two of them can */
+    {2, {3, 3}, {2, 2, 1, 1}, "0 1 - 2 3 -"},
+    /* two tasks a node and pipelines of 3: a replica ends in the middle of a node, so two replicas
+     * of three nodes belong together */
+    {2, {4, 3}, {1, 3, 4, 2}, "0 1 2 - 3 4 5"},
+    /* one node, all ranks on it */
+    {1, {1}, {2, 2, 2, 8}, "0"},
+};
+
+static void known_cases(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct site s;
+        int node_rank[MAX_NODES];
+        char text[256] = "";
+        build(&s, 1, cases[c].leaf_nodes, cases[c].leaves);
+        place(&s, &cases[c].shape, node_rank);
+        for (int i = 0; i < s.n; i++) {
+            char one[16];
+            snprintf(one, sizeof one, node_rank[i] < 0 ? "%s-" : "%s%d", i ? " " : "",
+                     node_rank[i]);
+            strncat(text, one, sizeof text - strlen(text) - 1);
+        }
+        if (strcmp(text, cases[c].expected))
+            fail_msg("case %zu: '%s', expected '%s'", c, text, cases[c].expected);
+    }
+}
+
+static void order_of_nodes_is_nothing(void **state)
+{
+    (void)state;
+    struct site s;
+    int leaf_nodes[] = {5, 7, 3}, first[MAX_NODES], again[MAX_NODES];
+    struct placement_shape shape = {2, 3, 2, 1};
+    build(&s, 2, leaf_nodes, 3);
+    place(&s, &shape, first);
+    uint32_t random = 1;
+    for (int round = 0; round < 50; round++) {
+        struct site t = s;
+        int from[MAX_NODES];
+        for (int i = 0; i < s.n; i++)
+            from[i] = i;
+        for (int i = s.n - 1; i > 0; i--) {
+            random = random * 1664525 + 1013904223;
+            int j = (int)((random >> 8) % (uint32_t)(i + 1)), k = from[i];
+            from[i] = from[j];
+            from[j] = k;
+        }
+        for (int i = 0; i < s.n; i++)
+            t.nodes[i] = s.nodes[from[i]];
+        place(&t, &shape, again);
+        for (int i = 0; i < s.n; i++)
+            assert_int_equal(again[i], first[from[i]]);
+    }
+}
+
+static void names_count_as_people_do(void **state)
+{
+    (void)state;
+    struct placement_node nodes[] = {{"n10", ""}, {"n9", ""}, {"n1", ""}};
+    struct placement_shape shape = {1, 1, 3, 1};
+    int node_rank[3];
+    assert_int_equal(placement_make(nodes, 3, &shape, node_rank, NULL), 0);
+    assert_int_equal(node_rank[2], 0);
+    assert_int_equal(node_rank[1], 1);
+    assert_int_equal(node_rank[0], 2);
+}
+
+static void distances(void **state)
+{
+    (void)state;
+    struct placement_node a = {"a", "s.l0.a"}, b = {"b", "s.l0.b"}, c = {"c", "s.l1.c"},
+                          d = {"d", "t.l9.d"}, e = {"e", ""}, f = {"f", ""};
+    assert_int_equal(placement_distance(&a, &a), 0);
+    assert_int_equal(placement_distance(&a, &b), 1);
+    assert_int_equal(placement_distance(&a, &c), 2);
+    assert_int_equal(placement_distance(&a, &d), 3);
+    assert_int_equal(placement_distance(&e, &f), 1);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    struct placement_node nodes[] = {{"a", ""}, {"b", ""}};
+    int node_rank[2];
+    struct err err;
+    struct placement_shape uneven = {1, 3, 1, 2}, many = {1, 3, 1, 1};
+    assert_int_equal(placement_make(nodes, 2, &uneven, node_rank, &err), -1);
+    assert_non_null(strstr(err.text, "3 ranks do not fill nodes of 2 tasks"));
+    assert_int_equal(placement_make(nodes, 2, &many, node_rank, &err), -1);
+    assert_non_null(strstr(err.text, "need 3 nodes, there are 2"));
+}
+
+/* ---- brute force ---- */
+
+static int less(struct placement_cost a, struct placement_cost b)
+{
+    if (a.inner != b.inner)
+        return a.inner < b.inner;
+    if (a.pipeline != b.pipeline)
+        return a.pipeline < b.pipeline;
+    return a.data < b.data;
+}
+
+struct search {
+    const struct site *site;
+    const struct placement_shape *shape;
+    int used, node_rank[MAX_NODES];
+    struct placement_cost best;
+};
+
+/* Give rank `next` to every node that is free, in turn. */
+static void try_all(struct search *s, int next)
+{
+    if (next == s->used) {
+        struct placement_cost cost =
+            placement_cost(s->site->nodes, s->site->n, s->shape, s->node_rank);
+        if (less(cost, s->best))
+            s->best = cost;
+        return;
+    }
+    for (int i = 0; i < s->site->n; i++) {
+        if (s->node_rank[i] >= 0)
+            continue;
+        s->node_rank[i] = next;
+        try_all(s, next + 1);
+        s->node_rank[i] = -1;
+    }
+}
+
+/* Under up to three leaves of any size (6 nodes in all), for every shape that fits: tensor and
+ * pipeline neighbours cross as seldom as in the best of all placements. */
+static void as_good_as_brute_force(void **state)
+{
+    (void)state;
+    static const int leaves[][3] = {{6, 0, 0}, {3, 3, 0}, {4, 2, 0}, {5, 1, 0},
+                                    {2, 2, 2}, {3, 2, 1}, {4, 1, 1}};
+    static const int shapes[][3] = {{1, 1, 4}, {1, 2, 2}, {1, 2, 3}, {1, 3, 1}, {1, 3, 2},
+                                    {1, 4, 1}, {2, 1, 2}, {2, 2, 1}, {2, 1, 3}, {2, 3, 1},
+                                    {1, 5, 1}, {3, 1, 1}, {3, 2, 1}, {1, 1, 6}};
+    for (size_t l = 0; l < sizeof leaves / sizeof *leaves; l++)
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+            struct site site;
+            struct placement_shape shape = {shapes[k][0], shapes[k][1], shapes[k][2], 1};
+            struct search s = {.site = &site, .shape = &shape, .best = {999, 999, 999}};
+            int node_rank[MAX_NODES];
+            build(&site, 1, leaves[l], 3);
+            place(&site, &shape, node_rank);
+            s.used = shape.inner * shape.pipeline * shape.data;
+            memset(s.node_rank, -1, sizeof s.node_rank);
+            try_all(&s, 0);
+            struct placement_cost got = placement_cost(site.nodes, site.n, &shape, node_rank);
+            if (got.inner != s.best.inner || got.pipeline != s.best.pipeline)
+                fail_msg("leaves %d %d %d, shape %d x %d x %d: crossings %d %d %d, best %d %d %d",
+                         leaves[l][0], leaves[l][1], leaves[l][2], shape.inner, shape.pipeline,
+                         shape.data, got.inner, got.pipeline, got.data, s.best.inner,
+                         s.best.pipeline, s.best.data);
+        }
+}
+
+/* 4 spines of 4 leaves of 4 nodes: pipelines of 4 never leave their leaf. */
+static void regular_tree(void **state)
+{
+    (void)state;
+    struct site s;
+    int leaf_nodes[] = {4, 4, 4, 4}, node_rank[MAX_NODES];
+    struct placement_shape shape = {8, 4, 15, 8};
+    build(&s, 4, leaf_nodes, 4);
+    place(&s, &shape, node_rank);
+    struct placement_cost cost = placement_cost(s.nodes, s.n, &shape, node_rank);
+    assert_int_equal(cost.inner, 0);
+    assert_int_equal(cost.pipeline, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_cases),
+        cmocka_unit_test(order_of_nodes_is_nothing),
+        cmocka_unit_test(names_count_as_people_do),
+        cmocka_unit_test(distances),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(as_good_as_brute_force),
+        cmocka_unit_test(regular_tree),
+    };
+    return cmocka_run_group_tests_name("placement", tests, NULL, NULL);
+}
