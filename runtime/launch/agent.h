@@ -52,6 +52,14 @@ int agent_socket_connect(const struct agent_env *env);
 /* 0 if the process at the other end has our user id. */
 int agent_socket_check(int fd);
 
+/* Cores we may use. */
+int agent_cores(void);
+/* This node's address as the others see it: that of our end of the connection to the coordinator,
+ * or "". */
+void agent_address(const struct agent_env *env, int connection, char address[64]);
+/* A port that is free now, and kept so until *reserved (-1 at first) is closed. 0: none. */
+uint16_t agent_reserve_port(int *reserved);
+
 /* Something the loop watches. */
 struct watch {
     void (*handle)(struct watch *w, uint32_t events);

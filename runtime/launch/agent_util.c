@@ -1,9 +1,11 @@
 /* agent_util.c - the node's socket, watching descriptors, killing what is left, leaving. */
 #include "launch/agent.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +70,53 @@ int agent_socket_check(int fd)
         return -1;
     errno = EPERM;
     return peer.uid == getuid() ? 0 : -1;
+}
+
+/* ---- this node ---- */
+
+int agent_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return (int)sysconf(_SC_NPROCESSORS_ONLN);
+    return CPU_COUNT(&set);
+}
+
+void agent_address(const struct agent_env *env, int connection, char address[64])
+{
+    struct sockaddr_in at = {0}, to = {.sin_family = AF_INET, .sin_port = htons(9)};
+    socklen_t bytes = sizeof at;
+    address[0] = 0;
+    if (!getsockname(connection, (struct sockaddr *)&at, &bytes))
+        inet_ntop(AF_INET, &at.sin_addr, address, 64);
+    if (strncmp(address, "127.", 4) || env->nodes == 1)
+        return;
+    /* On the coordinator's own host: no use to other nodes. That of the route to it is. */
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bytes = sizeof at;
+    if (fd >= 0 && inet_pton(AF_INET, env->door.address[0], &to.sin_addr) == 1 &&
+        !connect(fd, (struct sockaddr *)&to, sizeof to) &&
+        !getsockname(fd, (struct sockaddr *)&at, &bytes))
+        inet_ntop(AF_INET, &at.sin_addr, address, 64);
+    if (fd >= 0)
+        close(fd);
+}
+
+uint16_t agent_reserve_port(int *reserved)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof at;
+    if (*reserved < 0)
+        *reserved = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*reserved < 0)
+        return 0;
+    if (getsockname(*reserved, (struct sockaddr *)&at, &bytes) || at.sin_port)
+        return ntohs(at.sin_port);
+    at = (struct sockaddr_in){.sin_family = AF_INET};
+    if (bind(*reserved, (struct sockaddr *)&at, sizeof at) ||
+        getsockname(*reserved, (struct sockaddr *)&at, &bytes))
+        return 0;
+    return ntohs(at.sin_port);
 }
 
 /* ---- the loop ---- */

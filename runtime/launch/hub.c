@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,53 +134,6 @@ static void tell_again(struct hub *h)
     }
 }
 
-static int count_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set))
-        return (int)sysconf(_SC_NPROCESSORS_ONLN);
-    return CPU_COUNT(&set);
-}
-
-/* Our address as the others see it: that of our end of the connection. On the coordinator's own
- * host that may be a loopback one, no use to other nodes; then that of the route to it. */
-static void find_address(struct hub *h, char address[64])
-{
-    struct sockaddr_in at = {0}, to = {.sin_family = AF_INET, .sin_port = htons(9)};
-    socklen_t bytes = sizeof at;
-    address[0] = 0;
-    if (!getsockname(h->wire.fd, (struct sockaddr *)&at, &bytes))
-        inet_ntop(AF_INET, &at.sin_addr, address, 64);
-    if (strncmp(address, "127.", 4) || h->env->nodes == 1)
-        return;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bytes = sizeof at;
-    if (fd >= 0 && inet_pton(AF_INET, h->env->door.address[0], &to.sin_addr) == 1 &&
-        !connect(fd, (struct sockaddr *)&to, sizeof to) &&
-        !getsockname(fd, (struct sockaddr *)&at, &bytes))
-        inet_ntop(AF_INET, &at.sin_addr, address, 64);
-    if (fd >= 0)
-        close(fd);
-}
-
-/* A port that is free now, kept so until the ranks are known. 0: none. */
-static uint16_t reserve_port(struct hub *h)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof at;
-    if (h->reserved < 0)
-        h->reserved = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (h->reserved < 0)
-        return 0;
-    if (getsockname(h->reserved, (struct sockaddr *)&at, &bytes) || at.sin_port)
-        return ntohs(at.sin_port);
-    at = (struct sockaddr_in){.sin_family = AF_INET};
-    if (bind(h->reserved, (struct sockaddr *)&at, sizeof at) ||
-        getsockname(h->reserved, (struct sockaddr *)&at, &bytes))
-        return 0;
-    return ntohs(at.sin_port);
-}
-
 static void register_node(struct hub *h)
 {
     const struct agent_env *env = h->env;
@@ -190,8 +142,8 @@ static void register_node(struct hub *h)
         .nodes = env->nodes,
         .tasks = env->tasks,
         .local_tasks = env->local_tasks,
-        .cores = (uint32_t)count_cores(),
-        .port = h->has_assigned ? 0 : reserve_port(h),
+        .cores = (uint32_t)agent_cores(),
+        .port = h->has_assigned ? 0 : agent_reserve_port(&h->reserved),
     };
     if (h->has_assigned) {
         r.epoch = h->assigned.epoch;
@@ -199,7 +151,7 @@ static void register_node(struct hub *h)
     }
     snprintf(r.node, sizeof r.node, "%s", env->node);
     snprintf(r.topology, sizeof r.topology, "%s", env->topology);
-    find_address(h, r.address);
+    agent_address(env, h->wire.fd, r.address);
     h->state = HUB_REGISTERED;
     send_up(h, message_register(&r));
     tell_again(h);
