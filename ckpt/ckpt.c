@@ -143,6 +143,12 @@ char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err)
     return text;
 }
 
+/* Lines a log keeps when it is shortened: those whose files may be there, and some for people. */
+static int log_lines(const struct ckpt *c)
+{
+    return c->keep + 64;
+}
+
 /* The record is of this step, and of the file this rank has. */
 static int check_record(const struct ckpt *c, const char *text, const struct done_file *done,
                         struct err *err)
@@ -170,7 +176,7 @@ int ckpt_commit(struct ckpt *c, int64_t step, const char *record, struct err *er
         return err_set(err, "the leader needs the record to commit step %" PRId64, step);
     if (record && check_record(c, record, &done, err))
         return -1;
-    if (c->leader && log_append(c->dirfd, c->log_name, record, c->hook, err))
+    if (c->leader && log_append(c->dirfd, c->log_name, record, log_lines(c), c->hook, err))
         return err_prefix(err, "checkpoint folder %s", c->dir);
     pthread_mutex_lock(&c->lock);
     int rv = commits_add(&c->commits, &key);
@@ -211,7 +217,8 @@ int ckpt_adopt(struct ckpt *c, const char *record, struct err *err)
         return err_set(err, "the record is of another run than %s", c->run);
     if (c->leader) {
         int has = log_has(c, record, err);
-        if (has < 0 || (!has && log_append(c->dirfd, c->log_name, record, c->hook, err)))
+        if (has < 0 ||
+            (!has && log_append(c->dirfd, c->log_name, record, log_lines(c), c->hook, err)))
             return -1;
     }
     pthread_mutex_lock(&c->lock);

@@ -73,74 +73,129 @@ int log_next(struct log_reader *r, const char **text, int64_t *n)
     return 0;
 }
 
-/* Cut what stands behind the last line that checks. */
-static int cut_tail(int dirfd, const char *name, int fd, const struct ckpt_hook *hook,
-                    struct err *err)
+/* Cut what stands behind the last line that checks. bytes: the file's end, *n of them; *n becomes
+ * what is left. */
+static int cut_tail(const char *name, int fd, const char *bytes, int64_t *n,
+                    const struct ckpt_hook *hook, struct err *err)
 {
-    char *bytes;
-    int64_t n;
-    if (folder_read(dirfd, name, CKPT_LOG_MOST_BYTES, &bytes, &n))
-        return err_set_errno(err, errno, "reading the commit log %s", name);
-    struct log_reader r = {.bytes = bytes, .n = n};
+    struct log_reader r = {.bytes = bytes, .n = *n};
     const char *text;
     int64_t length;
     while (log_next(&r, &text, &length))
         ;
-    free(bytes);
     off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0)
         return err_set_errno(err, errno, "the commit log %s", name);
-    if (r.good < n && sys_truncate(hook, fd, size - (n - r.good)))
+    if (r.good < *n && sys_truncate(hook, fd, size - (*n - r.good)))
         return err_set_errno(err, errno, "cutting the torn end of the commit log %s", name);
+    *n = r.good;
     return 0;
 }
 
-static int append_all(int fd, const char *line, const struct ckpt_hook *hook)
+static int append_all(int fd, const char *bytes, size_t left, const struct ckpt_hook *hook)
 {
-    size_t left = strlen(line);
     while (left) {
-        ssize_t n = sys_append(hook, fd, line, left);
+        ssize_t n = sys_append(hook, fd, bytes, left);
         if (n < 0)
             return -1;
         if (!n) {
             errno = EIO;
             return -1;
         }
-        line += n;
+        bytes += n;
         left -= (size_t)n;
     }
     return 0;
 }
 
-int log_append(int dirfd, const char *name, const char *text, const struct ckpt_hook *hook,
-               struct err *err)
+/* Where the newest `lines` lines that check begin. */
+static const char *newest_lines(const char *bytes, int64_t n, int lines)
+{
+    struct log_reader r = {.bytes = bytes, .n = n};
+    const char *text, *from = bytes;
+    int64_t length, total = 0, seen = 0;
+    while (log_next(&r, &text, &length))
+        total++;
+    for (r = (struct log_reader){.bytes = bytes, .n = n};
+         seen < total - lines && log_next(&r, &text, &length); seen++)
+        from = text + length + 1;
+    return from;
+}
+
+/* A new file with the newest lines takes the log's name. A cut anywhere leaves the old or the new
+ * one; what a dead process left of an attempt is dropped first. */
+static int compact(int dirfd, const char *name, const char *bytes, int64_t n, int lines,
+                   const struct ckpt_hook *hook, struct err *err)
+{
+    char fresh[CKPT_NAME_ROOM + 8];
+    snprintf(fresh, sizeof fresh, "%s.new", name);
+    if (sys_unlink(hook, dirfd, fresh) && errno != ENOENT)
+        return err_set_errno(err, errno, "dropping %s", fresh);
+    const char *from = newest_lines(bytes, n, lines);
+    int fd = sys_open(hook, dirfd, fresh, O_RDWR | O_APPEND | O_CREAT | O_EXCL, 0666);
+    if (fd < 0)
+        return err_set_errno(err, errno, "making %s", fresh);
+    int rv = 0;
+    if (append_all(fd, from, (size_t)(bytes + n - from), hook) || sys_fsync(hook, fd) ||
+        sys_rename_over(hook, dirfd, fresh, name) || sys_fsync(hook, dirfd)) {
+        rv = err_set_errno(err, errno, "shortening the commit log %s", name);
+        unlinkat(dirfd, fresh, 0);
+    }
+    close(fd);
+    return rv;
+}
+
+/* Looks at the log as it is now, and leaves it ready for the next line. */
+static int prepare(int dirfd, const char *name, int keep_lines, const struct ckpt_hook *hook,
+                   struct err *err)
+{
+    char *bytes;
+    int64_t n;
+    if (folder_read(dirfd, name, CKPT_LOG_MOST_BYTES, &bytes, &n))
+        return errno == ENOENT ? 0 : err_set_errno(err, errno, "reading the commit log %s", name);
+    int rv = 0, fd = sys_open(hook, dirfd, name, O_RDWR | O_APPEND, 0);
+    if (fd < 0)
+        rv = err_set_errno(err, errno, "opening the commit log %s", name);
+    else if (!(rv = cut_tail(name, fd, bytes, &n, hook, err)) && n > CKPT_LOG_COMPACT_BYTES)
+        rv = compact(dirfd, name, bytes, n, keep_lines, hook, err);
+    if (fd >= 0)
+        close(fd);
+    free(bytes);
+    return rv;
+}
+
+static int append_line(int dirfd, const char *name, const char *line, const struct ckpt_hook *hook,
+                       struct err *err)
+{
+    int fd = sys_open(hook, dirfd, name, O_RDWR | O_APPEND, 0);
+    bool made = fd < 0 && errno == ENOENT;
+    if (made)
+        fd = sys_open(hook, dirfd, name, O_RDWR | O_APPEND | O_CREAT | O_EXCL, 0666);
+    if (fd < 0)
+        return err_set_errno(err, errno, "opening the commit log %s", name);
+    int rv = 0;
+    off_t before = lseek(fd, 0, SEEK_END);
+    if (append_all(fd, line, strlen(line), hook) || sys_fsync(hook, fd) ||
+        (made && sys_fsync(hook, dirfd))) {
+        rv = err_set_errno(err, errno, "appending to the commit log %s", name);
+        if (before >= 0 && !ftruncate(fd, before)) /* or the next append cuts it */
+            fsync(fd);
+    }
+    close(fd);
+    return rv;
+}
+
+int log_append(int dirfd, const char *name, const char *text, int keep_lines,
+               const struct ckpt_hook *hook, struct err *err)
 {
     if (strchr(text, '\n'))
         return err_set(err, "a record for the commit log has a newline in it");
     char *line = log_line(text);
     if (!line)
         return err_set(err, "out of memory for a record of the commit log");
-    int rv = -1, fd = sys_open(hook, dirfd, name, O_RDWR | O_APPEND, 0);
-    bool made = fd < 0 && errno == ENOENT;
-    if (made)
-        fd = sys_open(hook, dirfd, name, O_RDWR | O_APPEND | O_CREAT | O_EXCL, 0666);
-    if (fd < 0) {
-        err_set_errno(err, errno, "opening the commit log %s", name);
-        goto out;
-    }
-    if (cut_tail(dirfd, name, fd, hook, err))
-        goto out;
-    off_t before = lseek(fd, 0, SEEK_END);
-    if (append_all(fd, line, hook) || sys_fsync(hook, fd) || (made && sys_fsync(hook, dirfd))) {
-        err_set_errno(err, errno, "appending to the commit log %s", name);
-        if (before >= 0 && !ftruncate(fd, before)) /* or the next append cuts it */
-            fsync(fd);
-        goto out;
-    }
-    rv = 0;
-out:
-    if (fd >= 0)
-        close(fd);
+    int rv = prepare(dirfd, name, keep_lines, hook, err);
+    if (!rv)
+        rv = append_line(dirfd, name, line, hook, err);
     free(line);
     return rv;
 }

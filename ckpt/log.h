@@ -1,4 +1,4 @@
-/* log.h - the commit log: lines that check themselves, appended, never changed.
+/* log.h - the commit log: lines that check themselves, appended, never changed in place.
  *
  *   LENGTH CRC TEXT\n    8 hex digits: bytes of TEXT; 8 hex digits: CRC32C of "LENGTH TEXT"
  *
@@ -16,6 +16,9 @@
 /* A log longer than this is read from its end: older records are long superseded. */
 #define CKPT_LOG_MOST_BYTES (INT64_C(256) << 20)
 
+/* Every append reads the log, so it must stay small; a record of a thousand ranks is 0.1 MB. */
+#define CKPT_LOG_COMPACT_BYTES (INT64_C(8) << 20)
+
 /* The line for text (no newlines in it), with its newline; malloc'ed, NULL: no memory. */
 char *log_line(const char *text);
 
@@ -29,8 +32,9 @@ struct log_reader {
 int log_next(struct log_reader *r, const char **text, int64_t *n);
 
 /* Appends a line and makes it durable; on failure the file is as before (or its tail does not
- * check). The file is made where missing; folder is synced then. */
-int log_append(int dirfd, const char *name, const char *text, const struct ckpt_hook *hook,
-               struct err *err);
+ * check). The file is made where missing; folder is synced then. One that has grown beyond
+ * CKPT_LOG_COMPACT_BYTES is first replaced, by rename, with its newest keep_lines lines. */
+int log_append(int dirfd, const char *name, const char *text, int keep_lines,
+               const struct ckpt_hook *hook, struct err *err);
 
 #endif

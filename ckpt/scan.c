@@ -1,4 +1,5 @@
 /* scan.c - what one folder holds, as text that travels (catalog.h has its form). */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -9,67 +10,78 @@
 #include "folder.h"
 #include "log.h"
 
-/* Of a log, the newest records are enough: retention has dropped the files of all but a few. */
+/* Of a log, the newest records, and older ones with a file still here: retention has dropped the
+ * others' files. */
 enum { SCAN_RECORDS = 64 };
 
-static void print_record(FILE *out, const char *run, const char *text, int64_t n, uint32_t *epoch)
+struct scan {
+    FILE *out;
+    int fd;
+    const char *run;
+    uint32_t epoch; /* the newest seen */
+};
+
+static bool has_a_file(const struct scan *s, const struct record *r)
+{
+    for (int rank = 0; rank < r->n; rank++)
+        if (!faccessat(s->fd, r->ranks[rank].path, F_OK, AT_SYMLINK_NOFOLLOW))
+            return true;
+    return false;
+}
+
+static void print_record(struct scan *s, const char *text, int64_t n, bool newest)
 {
     struct record r;
     struct err why;
     if (record_parse(text, n, RECORD_COMMIT, &r, &why)) {
-        fprintf(out, "note a record cannot be read: %s\n", why.text);
+        fprintf(s->out, "note a record cannot be read: %s\n", why.text);
         return;
     }
-    if (!strcmp(r.meta.run, run)) {
-        fprintf(out, "record %.*s\n", (int)n, text);
-        if (r.meta.key.epoch > *epoch)
-            *epoch = r.meta.key.epoch;
+    if (!strcmp(r.meta.run, s->run)) {
+        if (newest || has_a_file(s, &r))
+            fprintf(s->out, "record %.*s\n", (int)n, text);
+        if (r.meta.key.epoch > s->epoch)
+            s->epoch = r.meta.key.epoch;
     }
     record_free(&r);
 }
 
-static void print_log(FILE *out, int fd, const char *name, const char *run, uint32_t *epoch)
+static void print_log(struct scan *s, const char *name)
 {
-    struct {
-        const char *text;
-        int64_t n;
-    } newest[SCAN_RECORDS];
     char *bytes;
-    int64_t n, seen = 0;
-    if (folder_read(fd, name, CKPT_LOG_MOST_BYTES, &bytes, &n)) {
-        fprintf(out, "note the log %s cannot be read\n", name);
+    int64_t n, lines = 0, line = 0, length;
+    const char *text;
+    if (folder_read(s->fd, name, CKPT_LOG_MOST_BYTES, &bytes, &n)) {
+        fprintf(s->out, "note the log %s cannot be read\n", name);
         return;
     }
     struct log_reader r = {.bytes = bytes, .n = n};
-    const char *text;
-    int64_t length;
-    while (log_next(&r, &text, &length)) {
-        newest[seen % SCAN_RECORDS].text = text;
-        newest[seen++ % SCAN_RECORDS].n = length;
-    }
-    for (int64_t i = seen > SCAN_RECORDS ? seen - SCAN_RECORDS : 0; i < seen; i++)
-        print_record(out, run, newest[i % SCAN_RECORDS].text, newest[i % SCAN_RECORDS].n, epoch);
+    while (log_next(&r, &text, &length))
+        lines++;
     if (r.skipped)
-        fprintf(out, "note %" PRId64 " bytes of the log %s do not check and are passed over\n",
+        fprintf(s->out, "note %" PRId64 " bytes of the log %s do not check and are passed over\n",
                 r.skipped, name);
+    r = (struct log_reader){.bytes = bytes, .n = n};
+    while (log_next(&r, &text, &length))
+        print_record(s, text, length, line++ >= lines - SCAN_RECORDS);
     free(bytes);
 }
 
 static void print_folder(FILE *out, int fd, const char *run, const struct folder_list *list)
 {
-    uint32_t epoch = 0;
+    struct scan s = {.out = out, .fd = fd, .run = run};
     for (int i = 0; i < list->n; i++) {
         const struct ckpt_name *name = &list->entries[i].name;
         char text[CKPT_NAME_ROOM];
         name_format(name, text);
         if (name->kind == NAME_LOG)
-            print_log(out, fd, text, run, &epoch);
-        else if (name->key.epoch > epoch)
-            epoch = name->key.epoch;
+            print_log(&s, text);
+        else if (name->key.epoch > s.epoch)
+            s.epoch = name->key.epoch;
         if (name->kind == NAME_FILE)
             fprintf(out, "file %s %" PRId64 "\n", text, list->entries[i].bytes);
     }
-    fprintf(out, "epoch %" PRIu32 "\n", epoch);
+    fprintf(out, "epoch %" PRIu32 "\n", s.epoch);
 }
 
 char *ckpt_scan(const char *dir, const char *node, const char *run_id, struct err *err)

@@ -283,6 +283,9 @@ static void test_foreign_files_stay(void **unused)
     o.world = 2;
     o.leader = false;
     ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    assert_int_equal(help_count(dir, ".reserve"), 1); /* its own; half-made ones go at once */
+    snprintf(path, sizeof path, "%s/%s", dir, files[0].name);
+    assert_int_equal(access(path, F_OK), -1);
     struct ckpt_position position = {1, 8};
     ok(ckpt_save(c, &position, NULL, &err));
     ok(ckpt_wait(c, help_soon(), &err));
@@ -397,6 +400,50 @@ static void test_no_space(void **unused)
     struct ckpt_options o = help_options(dir, 1);
     refused(ckpt_open(&c, &o, &t, 1, &io, &err), "need");
     assert_int_equal(help_count(dir, ".reserve"), 0);
+    help_remove(dir);
+}
+
+/* What a file system may answer while a folder is opened: [op] fails with this, and the text says.
+ */
+struct answer {
+    enum ckpt_op op;
+    int errnum;
+    const char *text;
+};
+
+static ssize_t answer_allow(void *arg, enum ckpt_op op, size_t bytes)
+{
+    const struct answer *a = arg;
+    return op == a->op ? -a->errnum : (ssize_t)bytes;
+}
+
+static void test_open_answers(void **unused)
+{
+    (void)unused;
+    static const struct answer answers[] = {
+        {CKPT_OP_OPEN, EROFS, "Read-only file system"},
+        {CKPT_OP_OPEN, EACCES, "Permission denied"},
+        {CKPT_OP_RESERVE, ENOSPC, "cannot reserve"},
+        {CKPT_OP_RESERVE, EDQUOT, "Disk quota exceeded"},
+    };
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        struct ckpt_hook hook = {.allow = answer_allow, .arg = (void *)&answers[i]};
+        refused(ckpt_open_hooked(&c, &o, s.tensors, s.n, &io, &hook, &err), answers[i].text);
+        if (!strstr(err.text, dir))
+            fail_msg("the folder is not named: %s", err.text);
+        assert_int_equal(help_count(dir, ".reserve"), 0);
+    }
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ckpt_close(c, help_soon());
+    state_free(&s);
     help_remove(dir);
 }
 
@@ -559,6 +606,7 @@ int main(void)
         cmocka_unit_test(test_open_refusals),
         cmocka_unit_test(test_not_owned),
         cmocka_unit_test(test_no_space),
+        cmocka_unit_test(test_open_answers),
         cmocka_unit_test(test_save_refusals),
         cmocka_unit_test(test_two_ranks),
         cmocka_unit_test(test_slices),

@@ -110,7 +110,7 @@ static void test_append_cuts_torn_tail(void **unused)
         assert_int_equal(write(fd, first, strlen(first)), strlen(first));
         assert_int_equal(write(fd, torn, cut), cut);
         close(fd);
-        ok(log_append(dirfd, "log", "second", NULL, &err));
+        ok(log_append(dirfd, "log", "second", 64, NULL, &err));
         char *bytes;
         int64_t n, good, skipped;
         assert_int_equal(folder_read(dirfd, "log", 1 << 20, &bytes, &n), 0);
@@ -119,9 +119,49 @@ static void test_append_cuts_torn_tail(void **unused)
         assert_int_equal(skipped, 0);
         free(bytes);
     }
-    refused(log_append(dirfd, "log", "two\nlines", NULL, &err), "newline");
+    refused(log_append(dirfd, "log", "two\nlines", 64, NULL, &err), "newline");
     free(first);
     free(torn);
+    close(dirfd);
+    help_remove(dir);
+}
+
+/* A log that has grown large is replaced by its newest lines; one that stands in for a dead
+ * process's attempt at that goes. */
+static void test_append_shortens(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256], *bytes;
+    const char *text;
+    int64_t n, length, lines = 0;
+    help_scratch(dir, "/dev/shm");
+    int dirfd = open(dir, O_DIRECTORY | O_RDONLY);
+    int fd = openat(dirfd, "log", O_CREAT | O_WRONLY, 0600);
+    char *long_text = malloc(1 << 16);
+    for (int i = 0; (int64_t)i << 16 <= CKPT_LOG_COMPACT_BYTES + (1 << 16); i++) {
+        memset(long_text, 'x', 1 << 16);
+        snprintf(long_text, 1 << 16, "%d", i);
+        long_text[strlen(long_text)] = ' ';
+        long_text[(1 << 16) - 20] = 0;
+        char *line = log_line(long_text);
+        assert_int_equal(write(fd, line, strlen(line)), strlen(line));
+        free(line);
+    }
+    assert_int_equal(write(fd, "torn", 4), 4);
+    close(fd);
+    close(openat(dirfd, "log.new", O_CREAT | O_WRONLY, 0600));
+    ok(log_append(dirfd, "log", "the last", 5, NULL, &err));
+    assert_int_equal(folder_read(dirfd, "log", CKPT_LOG_MOST_BYTES, &bytes, &n), 0);
+    struct log_reader r = {.bytes = bytes, .n = n};
+    for (int i = 130 - 5; log_next(&r, &text, &length); lines++)
+        assert_int_equal(lines < 5 ? atoi(text) : 125 + lines, i + lines);
+    assert_int_equal(lines, 6);
+    assert_int_equal(r.skipped, 0);
+    assert_memory_equal(bytes + n - 9, "the last\n", 9);
+    assert_int_equal(faccessat(dirfd, "log.new", F_OK, 0), -1);
+    free(bytes);
+    free(long_text);
     close(dirfd);
     help_remove(dir);
 }
@@ -419,6 +459,7 @@ int main(void)
         cmocka_unit_test(test_torn_everywhere),
         cmocka_unit_test(test_damage_costs_one_line),
         cmocka_unit_test(test_append_cuts_torn_tail),
+        cmocka_unit_test(test_append_shortens),
         cmocka_unit_test(test_records),
         cmocka_unit_test(test_join),
         cmocka_unit_test(test_names),
