@@ -1,6 +1,7 @@
 /* bench_ckpt.c - checkpoint writing and reading against fio, and the stall against memcpy.
  *
- *   bench_ckpt DIR [MEGABYTES [ROUNDS [TENSORS]]]      (defaults: 1024, 5, 16)
+ *   bench_ckpt [DIR [MEGABYTES [ROUNDS [TENSORS]]]]    (defaults: a folder below $TMPDIR or
+ *                                                       /var/tmp, 1024, 5, 16)
  *
  * Each round, in turn, in the same folder with the same block size, depth and bytes, past the page
  * cache: our writer from the end of the copy to "finished" (fsync, rename and folder sync
@@ -219,8 +220,13 @@ int main(int argc, char **argv)
                              .generation = 1,
                              .keep = 2,
                              .leader = true};
+    char scratch[256];
+    const char *tmp = getenv("TMPDIR");
+    snprintf(scratch, sizeof scratch, "%s/bench-ckpt-XXXXXX", tmp ? tmp : "/var/tmp");
+    if (!b.dir)
+        o.dir = b.dir = mkdtemp(scratch);
     if (!b.dir || b.bytes < 1 || b.rounds < 1 || b.rounds > ROUNDS_MAX || b.n < 1) {
-        fprintf(stderr, "usage: bench_ckpt DIR [MEGABYTES [ROUNDS [TENSORS]]]\n");
+        fprintf(stderr, "usage: bench_ckpt [DIR [MEGABYTES [ROUNDS [TENSORS]]]]\n");
         return 2;
     }
     unsigned char *other = malloc((size_t)b.bytes);
@@ -238,6 +244,8 @@ int main(int argc, char **argv)
     char path[512];
     snprintf(path, sizeof path, "%s/fio.bin", b.dir);
     unlink(path);
+    if (b.dir == scratch)
+        rmdir(scratch);
     print_figures(&b, &figures);
     free(other);
     free(b.state);
