@@ -6,7 +6,11 @@
  *
  * One comm belongs to one rank and is used by one thread. Every wait has a deadline. A failure (a
  * peer died, a deadline passed, comm_abort) is final for the comm: every later call returns -1 with
- * the first error's text, and nobody hangs.
+ * the first error's text, and nobody hangs. Buffers of messages that were under way then belong to
+ * the comm until comm_close. Bad arguments are an error, but not a failure.
+ *
+ * A send may wait until its message is received: two ranks that both send and wait, then receive,
+ * wait for each other.
  *
  * Buffers are device memory. A call with a stream starts when that stream has reached it: the CPU
  * backends sync the stream, then move bytes. What is submitted to the stream afterwards sees the
@@ -27,7 +31,7 @@ struct comm_request;
 /* An ordered set of ranks, the same on all members. `id` is unique per set of simultaneous groups
  * (mesh.h numbers them) and keeps their messages apart. */
 struct comm_group {
-    int id;
+    int id; /* 0..255; mesh.h uses 0..6 */
     int size;
     int me;           /* my index in ranks */
     const int *ranks; /* size world ranks, ascending; owned by whoever made the group */

@@ -82,8 +82,8 @@ void ucx_free_requests(struct ucx_comm *c);
 
 /* ---- ucx_peers.c; the lock is held ---- */
 
-/* Control messages, as wire tags. The last two differ in one bit, so that UCX can look for both. */
-enum { CONTROL_GOODBYE = 0, CONTROL_HELLO = 2, CONTROL_GAVE_UP = 3 };
+/* Control messages, as wire tags. */
+enum { CONTROL_HELLO, CONTROL_GOODBYE, CONTROL_GAVE_UP };
 
 /* Make an endpoint to the peer if there is none. -1: why it cannot be had, which is final. */
 int ucx_endpoint(struct ucx_comm *c, int peer, bool send, struct err *err);

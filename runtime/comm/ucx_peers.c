@@ -120,24 +120,33 @@ static int answer_hello(struct ucx_comm *c, ucp_tag_message_h message, int peer,
     void *handle = ucp_tag_msg_recv_nbx(c->worker, NULL, 0, message, &param);
     if (handle && !UCS_PTR_IS_ERR(handle))
         ucp_request_free(handle);
-    if (peer >= c->base.world || c->peers[peer].ep || c->peers[peer].closed)
+    if (peer >= c->base.world || c->peers[peer].ep || ucx_said_goodbye(c, peer))
         return 0;
     return connect_peer(c, peer, err);
 }
 
+/* Takes one control message of this kind, from whatever rank. */
+static ucp_tag_message_h take_control(struct ucx_comm *c, uint32_t what, int *peer)
+{
+    uint64_t any_rank = (UINT64_C(1) << UCX_RANK_SHIFT) - 1;
+    ucp_tag_recv_info_t info;
+    ucp_tag_message_h message = ucp_tag_probe_nb(
+        c->worker, ucx_tag(c, 0, wire_tag(WIRE_CONTROL, what)), any_rank, 1, &info);
+    if (message)
+        *peer = (int)(info.sender_tag >> UCX_RANK_SHIFT);
+    return message;
+}
+
+/* Failures first: an endpoint to a rank that has given up is not worth trying. */
 int ucx_read_control(struct ucx_comm *c, struct err *err)
 {
-    /* Any rank, either of the two. */
-    uint64_t tag = ucx_tag(c, 0, wire_tag(WIRE_CONTROL, CONTROL_HELLO));
-    uint64_t mask = ((UINT64_C(1) << UCX_RANK_SHIFT) - 1) ^ (CONTROL_HELLO ^ CONTROL_GAVE_UP);
-    ucp_tag_recv_info_t info;
-    ucp_tag_message_h message;
-    while ((message = ucp_tag_probe_nb(c->worker, tag, mask, 1, &info))) {
-        int peer = (int)(info.sender_tag >> UCX_RANK_SHIFT);
-        bool hello = (uint32_t)info.sender_tag == wire_tag(WIRE_CONTROL, CONTROL_HELLO);
-        if (hello ? answer_hello(c, message, peer, err) : fail_with(c, message, err))
+    int peer;
+    ucp_tag_message_h message = take_control(c, CONTROL_GAVE_UP, &peer);
+    if (message)
+        return fail_with(c, message, err);
+    while ((message = take_control(c, CONTROL_HELLO, &peer)))
+        if (answer_hello(c, message, peer, err))
             return -1;
-    }
     return 0;
 }
 

@@ -5,8 +5,8 @@
  * is printed, with the smallest and largest.
  *
  * The rival is spinning, the way UCX is usually driven: the same code with a poll() that returns at
- * once (defined below, in front of libc's). "spin/sleep" is the ratio of the wall times: above 1,
- * sleeping is faster. */
+ * once (defined below, in front of libc's). "spin/sleep" are the ratios of the wall times and of
+ * the CPU times: above 1, sleeping is better. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,14 +112,14 @@ static struct spread summary(size_t s, int world, int want_cpu)
     return (struct spread){values[0], values[ROUNDS / 2], values[ROUNDS - 1]};
 }
 
-static void report(int world, const double *spin_us)
+static void report(int world, const struct result *spin)
 {
     for (size_t s = 0; s < N_SIZES; s++) {
         struct spread wall = summary(s, world, 0), cpu = summary(s, world, 1);
         printf("%5d %9zu %9.0f (%7.0f..%7.0f) %9.0f %12.3f", world, sizes[s], wall.median, wall.low,
                wall.high, cpu.median, cpu.median * 1e3 / (double)sizes[s] / world);
-        if (spin_us)
-            printf(" %10.2f", spin_us[s] / wall.median);
+        if (spin)
+            printf(" %9.2f %9.2f", spin[s].wall_us / wall.median, spin[s].cpu_us / cpu.median);
         printf("\n");
     }
 }
@@ -131,20 +131,21 @@ int main(int argc, char **argv)
     if (shared == MAP_FAILED)
         return 1;
     printf("all-reduce, f32 sum, %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));
-    printf(
-        "ranks     bytes   wall us (    low..   high)  CPU us,all CPU ns/byte/rank spin/sleep\n");
+    printf("ranks     bytes   wall us (    low..   high)  CPU us,all ns/byte/rank   spin/sleep: "
+           "wall, CPU\n");
     static const int worlds[] = {2, 4, 8};
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++) {
-        double spin_us[N_SIZES];
+        struct result spin[N_SIZES];
         shared->spin = 1;
         if (with_spin && run_processes(worlds[w], measure, 600, -1))
             return 1;
         for (size_t s = 0; s < N_SIZES; s++)
-            spin_us[s] = summary(s, worlds[w], 0).median;
+            spin[s] =
+                (struct result){summary(s, worlds[w], 0).median, summary(s, worlds[w], 1).median};
         shared->spin = 0;
         if (run_processes(worlds[w], measure, 600, -1))
             return 1;
-        report(worlds[w], with_spin ? spin_us : NULL);
+        report(worlds[w], with_spin ? spin : NULL);
     }
     return 0;
 }
