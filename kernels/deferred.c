@@ -110,8 +110,10 @@ static void spread_targets(struct deferred *d)
 
 static bool can_run(const struct kstream *s)
 {
+    if (s->done >= s->target)
+        return false;
     const struct item *first = &s->items[s->head];
-    return s->done < s->target && (!first->is_wait || place_passed(first->wait));
+    return !first->is_wait || place_passed(first->wait);
 }
 
 static void run_first(struct deferred *d, struct kstream *s)
