@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The one thing a signal handler may do. A second signal of the kind ends the process at once. */
@@ -30,6 +31,16 @@ static void catch_signals(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+}
+
+/* The launcher ends everybody when the first rank has failed. A rank that has nothing to say of its
+ * own lets the one that has go first: with its text, and its exit code. */
+enum { OTHERS_FIRST_MS = 3000 };
+
+static void let_others_speak(void)
+{
+    struct timespec pause = {OTHERS_FIRST_MS / 1000, OTHERS_FIRST_MS % 1000 * 1000000};
+    nanosleep(&pause, NULL);
 }
 
 static void usage(FILE *out)
@@ -121,5 +132,7 @@ int cli_train(int argc, char **argv)
     enum gtrain_end end = gtrain_train(NULL, &options, &speak, error, sizeof error);
     if (end != GTRAIN_DONE && speak)
         cli_error("%s", error);
+    else if (end != GTRAIN_DONE)
+        let_others_speak();
     return (int)end;
 }
