@@ -31,15 +31,18 @@
 #if REAL_F64
 typedef double real;
 typedef int64_t ireal;
+typedef uint64_t ureal;
 #else
 typedef float real;
 typedef int32_t ireal;
+typedef uint32_t ureal;
 #endif
 
 enum { LANES = VBYTES / (int)sizeof(real) };
 
 typedef real vec __attribute__((vector_size(VBYTES)));
 typedef ireal ivec __attribute__((vector_size(VBYTES)));
+typedef ureal uvec __attribute__((vector_size(VBYTES)));
 typedef real vec_anywhere __attribute__((vector_size(VBYTES), aligned(sizeof(real)), may_alias));
 typedef double dvec __attribute__((vector_size(LANES * 8)));
 
@@ -218,7 +221,8 @@ static inline vec vexp(vec x)
     vec p = vsplat(inverse_factorial[EXP_TERMS]);
     for (int i = EXP_TERMS - 1; i >= 0; i--)
         p = vfma(p, r, vsplat(inverse_factorial[i]));
-    ivec bits = ((ivec)shifted - (ivec)vsplat((real)EXP_ROUND) + EXP_BIAS) << EXP_MANTISSA;
+    /* Unsigned: for an x that is not a number the bits mean nothing, and may wrap. */
+    uvec bits = ((uvec)shifted - (uvec)vsplat((real)EXP_ROUND) + EXP_BIAS) << EXP_MANTISSA;
     vec y = vselect(over, vsplat((real)INFINITY), p * (vec)bits);
     return vselect(under, (vec){0}, y);
 }
