@@ -36,7 +36,6 @@ struct item {
 };
 
 struct kstream {
-    struct deferred *owner;
     struct item *items; /* pending: items[head] is number done of the stream */
     size_t head, count, room;
     uint64_t done, target;
@@ -216,7 +215,6 @@ static struct kstream *deferred_stream_open(struct kernels *k, struct err *err)
         err_set(err, "no memory for a stream");
         return NULL;
     }
-    s->owner = d;
     pthread_mutex_lock(&d->lock);
     s->next = d->streams;
     d->streams = s;

@@ -20,12 +20,13 @@
  * it is used. */
 static const size_t MAP_BYTES = (size_t)4 << 20;
 
+/* Handles only: there is nothing to keep. */
 struct kstream {
-    struct cpu *owner;
+    char handle;
 };
 
 struct kevent {
-    struct cpu *owner;
+    char handle;
 };
 
 static struct cpu *cpu_of(struct kernels *k)
@@ -127,11 +128,10 @@ static size_t cpu_bytes(const struct kernels *k, size_t *peak_bytes)
 
 static struct kstream *cpu_stream_open(struct kernels *k, struct err *err)
 {
-    struct kstream *stream = malloc(sizeof(*stream));
+    struct kstream *stream = calloc(1, sizeof(*stream));
+    (void)k;
     if (stream == NULL)
         err_set(err, "no memory for a stream");
-    else
-        stream->owner = cpu_of(k);
     return stream;
 }
 
@@ -143,11 +143,10 @@ static void cpu_stream_close(struct kernels *k, struct kstream *stream)
 
 static struct kevent *cpu_event_open(struct kernels *k, struct err *err)
 {
-    struct kevent *event = malloc(sizeof(*event));
+    struct kevent *event = calloc(1, sizeof(*event));
+    (void)k;
     if (event == NULL)
         err_set(err, "no memory for an event");
-    else
-        event->owner = cpu_of(k);
     return event;
 }
 
