@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,11 @@
 #include "base/clock.h"
 #include "launch/hub.h"
 
-enum { EVENTS = 32, RETRY_MS = 50 };
+enum {
+    EVENTS = 32,
+    RETRY_MS = 50,
+    ORDER_LATE_MS = 100, /* between Slurm's signal to the worker and that to us */
+};
 
 struct agent {
     const struct agent_env *env;
@@ -48,6 +53,13 @@ struct agent {
     int told;                 /* ... by the coordinator */
     void (*pipe_action)(int); /* the worker's SIGPIPE */
 };
+
+/* Signals by which people end programs. */
+static int ends_programs(int number)
+{
+    return number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP ||
+           number == SIGUSR1 || number == SIGUSR2 || number == SIGALRM || number == SIGXCPU;
+}
 
 static void leave(struct agent *a, int code, const char *text)
 {
@@ -237,11 +249,34 @@ static void start_worker(struct agent *a)
         wire_close(&a->down);
 }
 
+static void handle_signals(struct watch *w, uint32_t events);
+
+/* Ended by a signal that people send, or with the exit code that shells make of it. */
+static int looks_ordered(int status)
+{
+    int number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
+    return ends_programs(number);
+}
+
+/* Slurm may signal the worker before us. A death that looks like an order waits a moment for our
+ * own copy of the signal. */
+static void hear_order(struct agent *a)
+{
+    int64_t until = clock_ms() + ORDER_LATE_MS;
+    while (!a->signalled && clock_ms() < until) {
+        struct pollfd p = {.fd = a->signals, .events = POLLIN};
+        if (poll(&p, 1, clock_left_ms(until)) > 0)
+            handle_signals(&a->to_signals.watch, EPOLLIN);
+    }
+}
+
 static void worker_exited(struct agent *a, int status)
 {
     a->worker = 0;
     a->exited = 1;
     a->status = status;
+    if (looks_ordered(status))
+        hear_order(a);
     while (a->down.fd >= 0 && !read_worker(a))
         continue; /* its last words */
     wire_close(&a->down);
@@ -266,6 +301,18 @@ static void reap(struct agent *a)
             worker_exited(a, status);
 }
 
+/* Input is the worker's. Held by us, or by a spare that never reads it, it would fill up and stop
+ * srun from passing it to the others. */
+static void drop_input(void)
+{
+    int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (nothing < 0)
+        return;
+    dup2(nothing, STDIN_FILENO);
+    if (nothing != STDIN_FILENO)
+        close(nothing);
+}
+
 /* ---- what the hub says ---- */
 
 static void take_assign(struct agent *a, const struct wire_message *m)
@@ -281,6 +328,7 @@ static void take_assign(struct agent *a, const struct wire_message *m)
     }
     if (a->assign->node_rank >= 0)
         start_worker(a);
+    drop_input();
 }
 
 static void take_from_hub(struct agent *a, const struct wire_message *m)
@@ -330,12 +378,6 @@ static void handle_hub(struct watch *w, uint32_t events)
 }
 
 /* ---- signals ---- */
-
-static int ends_programs(int number)
-{
-    return number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP ||
-           number == SIGUSR1 || number == SIGUSR2 || number == SIGALRM || number == SIGXCPU;
-}
 
 static void take_signal(struct agent *a, int number)
 {

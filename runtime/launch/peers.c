@@ -15,6 +15,8 @@
 
 #include "launch/message.h"
 
+enum { OWN_DESCRIPTORS = 32 };
+
 /* A listener on the first free port from a random start in the range, so that jobs on one host
  * seldom meet. */
 static int bind_listener(int fd, int first, int last, struct err *err)
@@ -35,14 +37,19 @@ static int bind_listener(int fd, int first, int last, struct err *err)
     return err_set(err, "no free port in %d-%d for the coordinator", first, last);
 }
 
-/* One descriptor a node, and one a stranger. */
-static void raise_descriptor_limit(void)
+/* One descriptor a node, one a stranger, and a few of our own. */
+static int raise_descriptor_limit(int nodes, int strangers, struct err *err)
 {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == limit.rlim_max)
-        return;
+    rlim_t needed = (rlim_t)nodes + (rlim_t)strangers + OWN_DESCRIPTORS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= needed)
+        return 0;
+    if (limit.rlim_max < needed)
+        return err_set(err, "%d nodes need %llu descriptors, but ulimit -n allows %llu: raise it",
+                       nodes, (unsigned long long)needed, (unsigned long long)limit.rlim_max);
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
+    return 0;
 }
 
 int peers_open(struct peers *p, int nodes, int port_first, int port_last, struct runlog *log,
@@ -50,8 +57,7 @@ int peers_open(struct peers *p, int nodes, int port_first, int port_last, struct
 {
     *p = (struct peers){.epoll = -1, .listener = -1, .log = log};
     p->max_strangers = 2 * nodes > PEERS_STRANGERS ? 2 * nodes : PEERS_STRANGERS;
-    raise_descriptor_limit();
-    if (auth_random(p->secret.bytes, err))
+    if (raise_descriptor_limit(nodes, p->max_strangers, err) || auth_random(p->secret.bytes, err))
         return -1;
     p->epoll = epoll_create1(EPOLL_CLOEXEC);
     p->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
