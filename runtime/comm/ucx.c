@@ -252,6 +252,8 @@ int ucx_wait(struct comm *base, struct comm_request *request, int64_t deadline_m
     }
     if (!rv)
         rv = outcome(c, req, err);
+    if (rv)
+        ucx_tell_failure(c);
     c->waiting = false;
     if (c->parked)
         pthread_cond_signal(&c->resume);

@@ -19,6 +19,8 @@ int run_rank(const struct backend *backend, void *shared, struct rank *r, comm_c
 {
     int rv = -1;
     r->k = kernels_open_cpu(1, &r->err);
+    if (r->k && backend->deferred)
+        r->k = kernels_open_deferred(r->k, backend->deferred + (uint64_t)r->rank, &r->err);
     r->stream = r->k ? kernels_stream_open(r->k, &r->err) : NULL;
     r->comm = r->stream ? backend->join(shared, r->k, r->rank, r->world, &r->err) : NULL;
     if (!r->comm)

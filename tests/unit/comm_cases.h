@@ -26,6 +26,7 @@ struct backend {
     void *(*world_open)(int world); /* what they share */
     void (*world_close)(void *shared);
     struct comm *(*join)(void *shared, struct kernels *k, int rank, int world, struct err *err);
+    uint64_t deferred; /* seed of the deferring device; 0: the plain one */
 };
 
 /* Runs the case on `world` threads and returns 0, or -1 after printing the ranks' errors. */

@@ -25,7 +25,7 @@ static struct comm *hub_join(void *hub, struct kernels *k, int rank, int world, 
     return comm_open_local(hub, k, rank, err);
 }
 
-static const struct backend local = {hub_open, hub_close, hub_join};
+static const struct backend local = {hub_open, hub_close, hub_join, 0};
 
 static void all_worlds(comm_case run, int from)
 {
@@ -57,6 +57,20 @@ static void test_mesh_groups(void **state)
 {
     (void)state;
     assert_int_equal(run_threads(&local, 8, case_mesh_groups), 0);
+}
+
+/* A device that keeps operations back until it must not: a missing sync is a wrong number. */
+static void test_deferred_device(void **state)
+{
+    (void)state;
+    static const comm_case cases[] = {case_all_reduce, case_reduce_scatter, case_all_gather,
+                                      case_all_to_all, case_broadcast,      case_two_streams,
+                                      case_soak};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            struct backend deferred = {hub_open, hub_close, hub_join, seed * 1000};
+            assert_int_equal(run_threads(&deferred, 3, cases[i]), 0);
+        }
 }
 
 static void test_deadline(void **state)
@@ -93,7 +107,7 @@ int main(void)
         cmocka_unit_test(test_mesh_groups),       cmocka_unit_test(test_size_mismatch),
         cmocka_unit_test(test_deadline),          cmocka_unit_test(test_abort),
         cmocka_unit_test(test_peer_closes),       cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_rank_opened_twice),
+        cmocka_unit_test(test_rank_opened_twice), cmocka_unit_test(test_deferred_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static struct comm *exchange_join(void *shared, struct kernels *k, int rank, int
     return c;
 }
 
-const struct backend ucx_backend = {exchange_open, exchange_close, exchange_join};
+const struct backend ucx_backend = {exchange_open, exchange_close, exchange_join, 0};
 
 static _Noreturn void child(void *shared, int rank, int world, comm_case run, unsigned patience_s)
 {
