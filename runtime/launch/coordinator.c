@@ -447,10 +447,11 @@ static void announce_end(struct coordinator *c)
     }
 }
 
+/* A node that is connected and not given up: a silent one may never close its connection. */
 static int anyone_left(const struct coordinator *c)
 {
     for (const struct peer *p = c->peers.first; p; p = p->next)
-        if (p->stage == PEER_NODE)
+        if (p->stage == PEER_NODE && c->run.nodes[p->node].state == RUN_NODE_UP)
             return 1;
     return 0;
 }

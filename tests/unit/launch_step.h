@@ -22,13 +22,15 @@
 enum {
     MAX_TASKS = 16,
     DEADLINE_MS = 60000, /* of a whole step on a busy machine; they take a fraction of a second */
-    PATIENCE_MS = 2000,
+    PATIENCE_MS = 30000, /* none is given up because the machine is busy */
+    SHORT_MS = 2000,     /* where one is to be given up */
     HEARTBEAT_MS = 100,
 };
 
 struct step {
     int nodes, tasks;    /* tasks on each node */
     int world;           /* ranks of the plan, all data parallel */
+    int64_t patience_ms; /* 0: PATIENCE_MS */
     const char *argv[6]; /* the worker and its arguments */
 
     char folder[64];

@@ -6,7 +6,8 @@
  *   kill N R       rank R dies by signal N, the others wait for ever
  *   early R        rank R opens and exits 0 without saying done, the others wait for ever
  *   wait FILE      open, wait until FILE is there, say done
- *   hang           wait for ever, with a child and a grandchild that would wait too */
+ *   hang [DIR]     write DIR/RANK, wait for ever, with a child and a grandchild that would wait too
+ */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -156,6 +157,8 @@ int main(int argc, char **argv)
     } else if (!strcmp(mode, "hang")) {
         if (fork() == 0)
             fork();
+        else if (argc > 2)
+            fclose(own_file(argv[2], own_rank()));
         wait_for_ever();
     } else {
         fail("no such mode", mode);

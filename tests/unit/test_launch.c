@@ -103,7 +103,7 @@ static void early_end_is_a_failure(void **state)
 static void lost_agent(void **state)
 {
     (void)state;
-    struct step s = {.argv = {0, "exit", "0", "99"}};
+    struct step s = {.argv = {0, "exit", "0", "99"}, .patience_ms = SHORT_MS};
     start(&s, 2, 2, 4);
     wait_for(&s, "placement.txt");
     kill(s.agents[2], SIGKILL);
@@ -121,13 +121,13 @@ static void lost_agent(void **state)
 static void silent_node(void **state)
 {
     (void)state;
-    struct step s = {.argv = {0, "exit", "0", "99"}};
+    struct step s = {.argv = {0, "exit", "0", "99"}, .patience_ms = SHORT_MS};
     start(&s, 2, 1, 2);
     wait_for(&s, "placement.txt");
     kill(s.agents[1], SIGSTOP);
     int64_t began = clock_ms();
     s.status[0] = reap(&s, s.agents[0], began + DEADLINE_MS);
-    assert_true(clock_ms() - began >= PATIENCE_MS);
+    assert_true(clock_ms() - began >= SHORT_MS);
     kill(s.agents[1], SIGKILL);
     s.agents[0] = s.agents[1];
     s.n_agents = 1;
@@ -139,10 +139,10 @@ static void silent_node(void **state)
 static void signals_are_orders(void **state)
 {
     (void)state;
-    struct step s = {.argv = {0, "hang"}};
+    struct step s = {.argv = {0, "hang", s.folder}};
     start(&s, 2, 1, 2);
-    wait_for(&s, "placement.txt");
-    usleep(100000); /* let them start; a signal before that ends the agent the same way */
+    wait_for(&s, "0"); /* each worker has started */
+    wait_for(&s, "1");
     for (int i = 0; i < 2; i++)
         kill(s.agents[i], SIGTERM);
     assert_int_equal(finish(&s), 128 + SIGTERM);
