@@ -19,9 +19,9 @@
 
 #include "base/clock.h"
 
-/* All-reduce goes the whole way as long as a rank sends at most this many bytes. Measured over shared
- * memory, CPU time of all ranks, whole against slices: 56 KiB sent 0.71, 64 KiB 0.66, 192 KiB 1.0,
- * 448 KiB 2.7. */
+/* All-reduce goes the whole way as long as a rank sends at most this many bytes. Measured over
+ * shared memory, CPU time of all ranks, whole against slices: 56 KiB sent 0.71, 64 KiB 0.66, 192
+ * KiB 1.0, 448 KiB 2.7. */
 #define WHOLE_BYTES (128u << 10)
 
 /* Bound of the scratch: large enough that messages are long, small against a model's memory. */
