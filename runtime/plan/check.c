@@ -312,6 +312,11 @@ static int check_checkpoint(const struct plan *plan, struct err *err)
                           "checkpoint.every is %lld, but there is no folder to write to: "
                           "give checkpoint.local or checkpoint.shared",
                           (long long)c->every);
+    if (c->shared_every > 0 && !(c->local && c->shared))
+        return plan_error(plan, "checkpoint.shared_every", err,
+                          "checkpoint.shared_every is %lld, but checkpoint.%s is not given: local "
+                          "checkpoints are copied to shared; give both, or leave shared_every out",
+                          (long long)c->shared_every, c->local ? "shared" : "local");
     if (c->redundancy != PLAN_REDUNDANCY_NONE && !c->local)
         return plan_error(plan, "checkpoint.redundancy", err,
                           "checkpoint.redundancy guards local checkpoints, but checkpoint.local is "

@@ -130,8 +130,16 @@ const struct plan_key plan_keys[] = {
 
     {"checkpoint", "local", KEY_PATH, AT(checkpoint.local), 0, 0, NULL, NULL, NULL, KEY_OPTIONAL,
      "folder on each node's own disk"},
-    {"checkpoint", "shared", KEY_PATH, AT(checkpoint.shared), 0, 0, NULL, NULL, NULL, KEY_OPTIONAL,
-     "folder that all nodes see"},
+    {"checkpoint", "shared", KEY_RUN_PATH, AT(checkpoint.shared), 0, 0, NULL, NULL, NULL,
+     KEY_OPTIONAL,
+     "folder that all nodes see, to which local checkpoints are copied in the background; without "
+     "local, checkpoints are written there at once"},
+    {"checkpoint", "shared_every", KEY_INT64, AT(checkpoint.shared_every), 0, MAX_STEPS, "0", NULL,
+     NULL, 0, "every so many committed local checkpoints one is copied; 0: a run's last only"},
+    {"checkpoint", "shared_keep", KEY_INT, AT(checkpoint.shared_keep), 0, 1000, "2", NULL, NULL, 0,
+     "copied checkpoints kept; 0: all"},
+    {"checkpoint", "shared_bytes_per_s", KEY_INT64, AT(checkpoint.shared_bytes_per_s), 0, 1e15,
+     "268435456", NULL, NULL, 0, "how fast a rank copies while it trains; 0: as fast as it can"},
     {"checkpoint", "every", KEY_INT64, AT(checkpoint.every), 0, MAX_STEPS, "0", NULL, NULL, 0,
      "steps between checkpoints; 0: never"},
     {"checkpoint", "keep", KEY_INT, AT(checkpoint.keep), 2, 1000000, "2", NULL, NULL, 0,
@@ -268,6 +276,9 @@ void plan_key_range(const struct plan_key *key, char *text, size_t size)
         break;
     case KEY_PATH:
         snprintf(text, size, "a path");
+        break;
+    case KEY_RUN_PATH:
+        snprintf(text, size, "a path (a relative one counts from the run folder)");
         break;
     case KEY_PATHS:
         snprintf(text, size, "a path, or [path, ...]");

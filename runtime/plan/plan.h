@@ -73,10 +73,13 @@ struct plan_parallel {
 };
 
 struct plan_checkpoint {
-    char *local;   /* node-local folder, may be NULL: no checkpoints there */
-    char *shared;  /* folder all nodes see, may be NULL */
-    int64_t every; /* steps; 0: never */
-    int keep;      /* committed checkpoints kept, >= 2 */
+    char *local;                /* node-local folder, may be NULL: no checkpoints there */
+    char *shared;               /* folder all nodes see, may be NULL; relative: to the run folder */
+    int64_t shared_every;       /* every so many local ones are copied; 0: the last only */
+    int shared_keep;            /* copied checkpoints kept; 0: all */
+    int64_t shared_bytes_per_s; /* of one rank, while it trains; 0: unbounded */
+    int64_t every;              /* steps; 0: never */
+    int keep;                   /* committed checkpoints kept, >= 2 */
     enum plan_redundancy redundancy;
     int queue_depth;     /* writes in flight a rank */
     int64_t block_bytes; /* of one write */

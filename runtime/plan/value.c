@@ -181,7 +181,8 @@ static int set_text(char **field, const struct plan_key *key, const struct ynode
     if (key->type != KEY_NAME && (strlen(s) + strlen(base_dir) + 2 > PATH_BYTES))
         return err_set(err, "%s: %s.%s is longer than a path can be: %d bytes", where, key->section,
                        key->name, PATH_BYTES - 1);
-    char *value = key->type == KEY_NAME ? strdup(s) : path_absolute(s, base_dir);
+    char *value =
+        key->type == KEY_PATH || key->type == KEY_PATHS ? path_absolute(s, base_dir) : strdup(s);
     if (!value)
         return err_set(err, "%s: not enough memory", where);
     free(*field);
@@ -244,6 +245,7 @@ int plan_key_set(struct plan *plan, const struct plan_key *key, const struct yno
         break;
     case KEY_NAME:
     case KEY_PATH:
+    case KEY_RUN_PATH:
         return set_text(field, key, node, where, base_dir, err);
     case KEY_PATHS:
         break;
@@ -301,6 +303,7 @@ void plan_key_write(const struct plan *plan, const struct plan_key *key, FILE *o
         break;
     case KEY_NAME:
     case KEY_PATH:
+    case KEY_RUN_PATH:
         if (*(char *const *)field)
             write_text(*(char *const *)field, out);
         else
