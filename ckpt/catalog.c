@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "drain.h"
+
 void scan_print_escaped(FILE *out, const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
@@ -167,10 +169,19 @@ struct indexed {
     char *text;
 };
 
+static bool is_shared(const struct record *r)
+{
+    return !strcmp(r->ranks[0].node, CKPT_SHARED_NODE);
+}
+
 static int newest_first(const void *a, const void *b)
 {
     const struct indexed *x = a, *y = b;
     int order = key_compare(&y->record.meta.key, &x->record.meta.key);
+    if (order)
+        return order;
+    /* of one that lies on nodes and, copied, in the shared folder: what is nearer first */
+    order = is_shared(&x->record) - is_shared(&y->record);
     return order ? order : strcmp(x->text, y->text);
 }
 

@@ -229,6 +229,14 @@ int ckpt_adopt(struct ckpt *c, const char *record, struct err *err)
     return rv ? err_set(err, "out of memory") : 0;
 }
 
+void ckpt_hold(struct ckpt *c, int64_t step)
+{
+    pthread_mutex_lock(&c->lock);
+    c->commits.held = step >= 0;
+    c->commits.held_key = (struct ckpt_key){c->epoch, c->generation, step};
+    pthread_mutex_unlock(&c->lock);
+}
+
 void ckpt_close(struct ckpt *c, int64_t deadline_ms)
 {
     if (!c)

@@ -61,6 +61,7 @@ struct ckpt_options {
     int queue_depth;     /* 0: default */
     int64_t block_bytes; /* 0: default; multiple of 4096 */
     bool no_uring;       /* use pwrite threads; also taken when io_uring is refused */
+    bool holds;          /* ckpt_hold will be used: space for one file more */
     bool leader;         /* this rank keeps the node's commit log (one rank per node and folder) */
 };
 
@@ -111,6 +112,10 @@ char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err);
  * ckpt_open. The leader's log gets it where it lacks it, and retention spares its files until
  * `keep` commits of our own stand. */
 int ckpt_adopt(struct ckpt *c, const char *record, struct err *err);
+
+/* Keep this writer's file of a finished step, whatever retention says, until another is held or
+ * (-1) none: it is being copied elsewhere. ckpt_options.holds makes room for it. */
+void ckpt_hold(struct ckpt *c, int64_t step);
 
 /* ---- restore ---- */
 

@@ -31,7 +31,7 @@ struct ckpt {
     /* Set by open, then only read. */
     char *dir, *node;
     char run[CKPT_RUN_MAX + 1];
-    int rank, world, keep;
+    int rank, world, keep, held; /* held: 1 where ckpt_hold will be used */
     uint32_t epoch, generation;
     uint64_t plan_hash;
     bool leader;

@@ -14,14 +14,14 @@
 
 #include "crc.h"
 
-static int read_at(struct ckpt_file *f, void *to, int64_t n, int64_t at, struct err *err)
+int file_read_at(struct ckpt_file *f, void *to, int64_t n, int64_t at, struct err *err)
 {
     if (f->memory) {
         memcpy(to, f->memory + at, (size_t)n);
         return 0;
     }
     for (int64_t done = 0; done < n;) {
-        ssize_t got = sys_pread(NULL, f->fd, (char *)to + done, (size_t)(n - done), at + done);
+        ssize_t got = sys_pread(f->hook, f->fd, (char *)to + done, (size_t)(n - done), at + done);
         if (got < 0)
             return err_set_errno(err, errno, "reading at byte %" PRId64, at + done);
         if (!got)
@@ -36,7 +36,7 @@ static int read_header(struct ckpt_file *f, struct err *err)
     uint64_t length;
     if (f->bytes < 8)
         return err_set(err, "%" PRId64 " bytes are too few for a safetensors file", f->bytes);
-    if (read_at(f, &length, 8, 0, err))
+    if (file_read_at(f, &length, 8, 0, err))
         return -1;
     if (length > ST_MAX_HEADER || (int64_t)length > f->bytes - 8)
         return err_set(err,
@@ -49,7 +49,7 @@ static int read_header(struct ckpt_file *f, struct err *err)
     if (!raw)
         return err_set(err, "out of memory for a header of %" PRIu64 " bytes", length);
     int rv = -1;
-    if (!read_at(f, raw, f->header_bytes, 0, err) &&
+    if (!file_read_at(f, raw, f->header_bytes, 0, err) &&
         !st_parse((char *)raw + 8, (size_t)length, f->data_bytes, &f->header, err))
         rv = file_interpret(f, raw, err);
     free(raw);
@@ -148,7 +148,7 @@ const unsigned char *file_block(struct ckpt_file *f, int64_t i, struct err *err)
             err_set(err, "out of memory");
             return NULL;
         }
-        if (read_at(f, f->block, n, f->header_bytes + at, err)) {
+        if (file_read_at(f, f->block, n, f->header_bytes + at, err)) {
             err_prefix(err, "%s", f->path);
             return NULL;
         }

@@ -7,9 +7,10 @@
 #include "sys.h"
 
 struct ckpt_file {
-    char *path;                  /* for errors; "(memory)" */
-    int fd;                      /* -1: in memory */
-    const unsigned char *memory; /* the caller's */
+    char *path;                   /* for errors; "(memory)" */
+    int fd;                       /* -1: in memory */
+    const struct ckpt_hook *hook; /* in front of reads after the opening; may be NULL */
+    const unsigned char *memory;  /* the caller's */
     int64_t bytes, header_bytes, data_bytes;
     struct st_header header;
     struct file_meta meta;
@@ -23,6 +24,9 @@ struct ckpt_file {
 
 /* Block i of the data, checked; valid until the next call. NULL: err. */
 const unsigned char *file_block(struct ckpt_file *f, int64_t i, struct err *err);
+
+/* n bytes of the file as they are, unchecked. */
+int file_read_at(struct ckpt_file *f, void *to, int64_t n, int64_t at, struct err *err);
 
 /* Fills f->meta, crcs, tensors from f->header; raw is the whole header, 8 length bytes included. */
 int file_interpret(struct ckpt_file *f, const unsigned char *raw, struct err *err);

@@ -13,8 +13,6 @@
 #include "crc.h"
 #include "engine.h"
 #include "folder.h"
-#include "log.h"
-#include "record.h"
 
 static int check_options(const struct ckpt_options *o, const struct ckpt_io *io, struct err *err)
 {
@@ -47,6 +45,7 @@ static int copy_options(struct ckpt *c, const struct ckpt_options *o, const stru
     c->rank = o->rank;
     c->world = o->world;
     c->keep = o->keep;
+    c->held = o->holds;
     c->epoch = o->epoch;
     c->generation = o->generation;
     c->plan_hash = o->plan_hash;
@@ -83,59 +82,25 @@ static int clear_predecessors(struct ckpt *c, const struct folder_list *list, st
     return 0;
 }
 
-static int read_log(struct ckpt *c, const char *name, struct err *err)
-{
-    char *bytes;
-    int64_t n, length;
-    const char *text;
-    int rv = 0;
-    if (folder_read(c->dirfd, name, CKPT_LOG_MOST_BYTES, &bytes, &n))
-        return err_set_errno(err, errno, "%s/%s: cannot read this commit log", c->dir, name);
-    struct log_reader r = {.bytes = bytes, .n = n};
-    while (!rv && log_next(&r, &text, &length)) {
-        struct record record;
-        struct err unused; /* of a later version: scan notes it */
-        if (record_parse(text, length, RECORD_COMMIT, &record, &unused))
-            continue;
-        if (!strcmp(record.meta.run, c->run) && commits_add(&c->commits, &record.meta.key))
-            rv = err_set(err, "out of memory reading %s", name);
-        record_free(&record);
-    }
-    free(bytes);
-    return rv;
-}
-
-static int read_logs(struct ckpt *c, const struct folder_list *list, struct err *err)
-{
-    for (int i = 0; i < list->n; i++) {
-        char name[CKPT_NAME_ROOM];
-        if (list->entries[i].name.kind != NAME_LOG)
-            continue;
-        name_format(&list->entries[i].name, name);
-        if (read_log(c, name, err))
-            return -1;
-    }
-    return 0;
-}
-
-/* Room for keep + 1 files; what this rank has there already will be dropped in exchange. */
+/* Room for keep + 1 files and a held one; what this rank has there already will be dropped in
+ * exchange. */
 static int check_space(struct ckpt *c, const struct folder_list *list, struct err *err)
 {
     struct statvfs fs;
     if (fstatvfs(c->dirfd, &fs))
         return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
-    double needed = (double)(c->keep + 1) * (double)engine_file_bytes(c);
+    double needed = (double)(c->keep + 1 + c->held) * (double)engine_file_bytes(c);
     for (int i = 0; i < list->n; i++)
         if (list->entries[i].name.kind == NAME_FILE && list->entries[i].name.rank == c->rank)
             free_bytes += (double)list->entries[i].bytes;
     if (free_bytes >= needed)
         return 0;
     return err_set(err,
-                   "checkpoint folder %s: rank %d needs %.3f GB (keep + 1 = %d files of %.3f GB), "
+                   "checkpoint folder %s: rank %d needs %.3f GB (keep + %d = %d files of %.3f GB), "
                    "%.3f GB are free: choose another folder or a lower keep",
-                   c->dir, c->rank, needed / 1e9, c->keep + 1, (double)engine_file_bytes(c) / 1e9,
-                   free_bytes / 1e9);
+                   c->dir, c->rank, needed / 1e9, 1 + c->held, c->keep + 1 + c->held,
+                   (double)engine_file_bytes(c) / 1e9, free_bytes / 1e9);
 }
 
 static int prepare_folder(struct ckpt *c, struct err *err)
@@ -145,7 +110,8 @@ static int prepare_folder(struct ckpt *c, struct err *err)
     if (c->dirfd < 0 || folder_list(c->dirfd, c->run, &list, err))
         return -1;
     int rv = -1;
-    if (!clear_predecessors(c, &list, err) && !read_logs(c, &list, err) &&
+    if (!clear_predecessors(c, &list, err) &&
+        !commits_read(&c->commits, c->dirfd, c->dir, c->run, &list, err) &&
         !check_space(c, &list, err))
         rv = writer_reserve(c, err);
     folder_list_free(&list);

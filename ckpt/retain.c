@@ -46,5 +46,7 @@ bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file)
     for (int i = 0; i < c->n && i < keep; i++)
         if (!key_compare(file, &c->keys[i]))
             return true;
+    if (c->held && !key_compare(file, &c->held_key))
+        return true;
     return c->restored && c->own < keep && !key_compare(file, &c->restored_from);
 }

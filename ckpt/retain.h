@@ -2,8 +2,8 @@
  *
  * Kept: the newest `keep` committed checkpoints; what is newer than the newest committed one (it
  * may be committed yet); and the checkpoint this run was restored from, until `keep` commits of its
- * own stand, as what lies between may be what could not be read. Everything else of a lower or the
- * same (epoch, generation) goes.
+ * own stand, as what lies between may be what could not be read; and one that is held. Everything
+ * else of a lower or the same (epoch, generation) goes.
  *
  * Two commits are what makes dropping at commit time safe: a rank drops step C after C's commit,
  * and C's commit is only begun when every rank has finished C, which it told after it had returned
@@ -11,7 +11,7 @@
 #ifndef GTRAIN_CKPT_RETAIN_H
 #define GTRAIN_CKPT_RETAIN_H
 
-#include "names.h"
+#include "folder.h"
 
 enum { CKPT_KEEP_MAX = 1000 };
 
@@ -21,11 +21,16 @@ struct commits {
     int own; /* committed by this writer */
     bool restored;
     struct ckpt_key restored_from;
+    bool held; /* somebody reads it still: the drain to the shared folder */
+    struct ckpt_key held_key;
 };
 
 /* 0, or -1 when out of memory. A key that is there already changes nothing. */
 int commits_add(struct commits *c, const struct ckpt_key *key);
 bool commits_has(const struct commits *c, const struct ckpt_key *key);
+/* All of a run in the logs of a folder; dir: its name, for errors. */
+int commits_read(struct commits *c, int dirfd, const char *dir, const char *run,
+                 const struct folder_list *list, struct err *err);
 void commits_free(struct commits *c);
 
 bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file);
