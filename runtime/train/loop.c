@@ -137,12 +137,12 @@ static enum train_end finish(struct loop *l, struct err *err)
 static int submit(struct loop *l, struct err *err)
 {
     const struct train_hooks *hooks = &l->options->hooks;
-    int64_t number = l->submitted, durable;
-    bool stop = hooks->stop_asked && hooks->stop_asked(hooks->arg);
-    if (keeper_finished(&l->keeper, &durable, err))
+    int64_t number = l->submitted;
+    struct step_word word = {.stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
+    if (keeper_finished(&l->keeper, &word.finished, err))
         return err_prefix(err, "writing a checkpoint");
     l->began_ns[number & 1] = clock_ns();
-    if (trainer_step(&l->trainer, number, durable, stop, err))
+    if (trainer_step(&l->trainer, number, &word, err))
         return err_prefix(err, "step %" PRId64, number + 1);
     l->submitted = number + 1;
     return 0;

@@ -35,6 +35,7 @@ static void cut_tally(struct step *s)
     } parts[] = {{&s->sums, (size_t)s->n_tensors},
                  {&s->losses, (size_t)s->n_samples},
                  {&s->finished, (size_t)s->world},
+                 {&s->copied, (size_t)s->world},
                  {&s->stop, 1},
                  {&s->norm, 1},
                  {&s->factor, 1}};
@@ -56,7 +57,7 @@ int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct
                        .n_tensors = model_count(&plan->model),
                        .n_samples = (int)plan->training.global_batch,
                        .world = mesh->world};
-    size_t count = (size_t)s->n_tensors + (size_t)s->n_samples + (size_t)s->world + 3;
+    size_t count = (size_t)s->n_tensors + (size_t)s->n_samples + 2 * (size_t)s->world + 3;
     if (kernels_alloc(k, K_F64, count, &s->tally, err) ||
         kernels_alloc(k, K_F64, KSTEP_COUNT, &s->values, err) ||
         kernels_alloc(k, K_F64, (size_t)plan->training.microbatch, &s->spare_losses, err))
@@ -75,7 +76,7 @@ static int64_t deadline(const struct step *s)
     return clock_ms() + s->plan->resilience.comm_timeout_ms;
 }
 
-int step_begin(struct step *s, struct kstream *stream, int64_t number, int64_t finished, bool stop,
+int step_begin(struct step *s, struct kstream *stream, int64_t number, const struct step_word *word,
                struct err *err)
 {
     const struct plan_training *t = &s->plan->training;
@@ -86,11 +87,15 @@ int step_begin(struct step *s, struct kstream *stream, int64_t number, int64_t f
     h->values[KSTEP_LR] = plan_lr(t, number);
     h->values[KSTEP_CORRECTION1] = 1 - pow(t->beta1, (double)(number + 1));
     h->values[KSTEP_CORRECTION2] = 1 - pow(t->beta2, (double)(number + 1));
-    h->finished = (double)(finished + 1);
-    h->stop = stop ? 1 : 0;
+    size_t rank = (size_t)s->mesh->rank;
+    h->finished = (double)(word->finished + 1);
+    h->copied = (double)word->copied;
+    h->stop = word->stop ? 1 : 0;
     KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->values, .host = h->values);
-    KSUBMIT(s->k, stream, UPLOAD, upload, .out = kbuf_slice(s->finished, (size_t)s->mesh->rank, 1),
+    KSUBMIT(s->k, stream, UPLOAD, upload, .out = kbuf_slice(s->finished, rank, 1),
             .host = &h->finished);
+    KSUBMIT(s->k, stream, UPLOAD, upload, .out = kbuf_slice(s->copied, rank, 1),
+            .host = &h->copied);
     KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->stop, .host = &h->stop);
     kernels_event_record(s->k, h->filled, stream);
     return 0;
@@ -190,13 +195,25 @@ void step_read_back(struct step *s, struct kstream *stream)
     KSUBMIT(s->k, stream, FILL, fill, .out = s->tally, .value = 0);
 }
 
+/* Nothing is known before each rank's copy is over, one way or the other. */
+static void read_copied(const double *copied, int world, struct step_result *out)
+{
+    out->copied = (int64_t)copied[0];
+    out->copied_rank = 0;
+    for (int i = 1; i < world; i++)
+        if (out->copied && (copied[i] == 0 || (int64_t)copied[i] < out->copied)) {
+            out->copied = (int64_t)copied[i];
+            out->copied_rank = i;
+        }
+}
+
 int step_collect(struct step *s, int64_t number, struct step_result *out, struct err *err)
 {
     struct step_host *h = &s->host[number & 1];
     if (kernels_event_sync(s->k, h->read, deadline(s), err))
         return -1;
     const double *losses = h->tally + s->n_tensors, *finished = losses + s->n_samples;
-    const double *stop = finished + s->world;
+    const double *copied = finished + s->world, *stop = copied + s->world;
     double sum = 0, least = finished[0];
     for (int i = 0; i < s->n_samples; i++)
         sum += losses[i];
@@ -208,6 +225,7 @@ int step_collect(struct step *s, int64_t number, struct step_result *out, struct
         .finished = (int64_t)least - 1,
         .stop = stop[0] > 0,
     };
+    read_copied(copied, s->world, out);
     return 0;
 }
 

@@ -7,6 +7,8 @@
  *   [tensors]       square sum of each tensor's gradient, in the model's order
  *   [global batch]  loss of each sample, in global order
  *   [world]         1 + newest step of which this rank's checkpoint file is durable; 0: none
+ *   [world]         how this rank's copy to the shared folder stands: 1 + its step when it is
+ *                   durable, minus that when it failed, 0 else
  *   [1]             how many ranks were asked to stop
  *   [2]             norm and clip factor, written by the device after the reduction
  *
@@ -28,17 +30,24 @@ struct step {
     int n_tensors, n_samples, world;
     struct kbuf tally;   /* f64, as above */
     struct kbuf reduced; /* the part of it that is summed over ranks */
-    struct kbuf sums, losses, finished, stop, norm, factor; /* parts of it */
-    struct kbuf values;                                     /* f64 (KSTEP_COUNT) */
+    struct kbuf sums, losses, finished, copied, stop, norm, factor; /* parts of it */
+    struct kbuf values;                                             /* f64 (KSTEP_COUNT) */
     struct kbuf spare_losses; /* f64 (microbatch): where ranks that do not report put theirs */
     struct step_host {
         double *tally; /* as the device's */
         double values[KSTEP_COUNT];
-        double finished, stop;
-        struct kevent *filled; /* the device has read values, finished, stop */
+        double finished, copied, stop;
+        struct kevent *filled; /* the device has read values, finished, copied, stop */
         struct kevent *read;   /* the tally is here */
     } host[2];
     int64_t number; /* of the step that runs now, 0-based */
+};
+
+/* What a rank has to tell the others. */
+struct step_word {
+    int64_t finished; /* newest checkpoint step durable here, -1: none */
+    int64_t copied;   /* as in the tally */
+    bool stop;        /* asked to stop */
 };
 
 /* What the ranks learnt of one step. */
@@ -46,6 +55,8 @@ struct step_result {
     double loss; /* nats a token */
     double norm;
     int64_t finished; /* newest checkpoint step durable on all ranks, -1: none */
+    int64_t copied;   /* as in the tally, once no rank's is 0: what all have, or the failed one's */
+    int copied_rank;  /* the first with that */
     bool stop;        /* somebody was asked to stop */
 };
 
@@ -53,8 +64,8 @@ int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct
               const struct plan *plan, struct state *state, struct err *err);
 
 /* Begin step `number`: learning rate and what this rank has to tell go to the device on `stream`.
- * finished: newest durable checkpoint step here, -1 none. */
-int step_begin(struct step *s, struct kstream *stream, int64_t number, int64_t finished, bool stop,
+ */
+int step_begin(struct step *s, struct kstream *stream, int64_t number, const struct step_word *word,
                struct err *err);
 
 /* Where the losses of local microbatch `microbatch` go. */

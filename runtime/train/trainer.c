@@ -113,15 +113,14 @@ int trainer_open(struct trainer *r, enum train_end *end, struct err *err)
     return 0;
 }
 
-int trainer_step(struct trainer *r, int64_t number, int64_t finished, bool stop, struct err *err)
+int trainer_step(struct trainer *r, int64_t number, const struct step_word *word, struct err *err)
 {
     const struct plan_training *t = &r->plan->training;
     struct pass pass = {.data = r->data,
                         .first_sample = number * t->global_batch,
                         .scale = 1.0 / ((double)t->global_batch * (double)t->sequence)};
     streams_join(&r->streams);
-    if (step_begin(&r->step, r->streams.stream[PROGRAM_STREAM_COMPUTE], number, finished, stop,
-                   err))
+    if (step_begin(&r->step, r->streams.stream[PROGRAM_STREAM_COMPUTE], number, word, err))
         return -1;
     /* What step_begin put on one stream is used on either. */
     streams_join(&r->streams);

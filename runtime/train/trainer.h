@@ -30,7 +30,7 @@ int trainer_mesh(struct trainer *r, const struct train_options *options, struct 
 int trainer_open(struct trainer *r, enum train_end *end, struct err *err);
 
 /* One training step, submitted: number is 0-based. */
-int trainer_step(struct trainer *r, int64_t number, int64_t finished, bool stop, struct err *err);
+int trainer_step(struct trainer *r, int64_t number, const struct step_word *word, struct err *err);
 
 /* Mean loss a token over the validation split. */
 int trainer_validate(struct trainer *r, double *loss, struct err *err);

@@ -97,7 +97,8 @@ double rig_loss(struct rig *r, bool backward)
 void rig_update(struct rig *r, int64_t number, struct step_result *result)
 {
     struct err err = {{0}};
-    check(step_begin(&r->step, r->stream, number, -1, false, &err), &err);
+    struct step_word word = {.finished = -1};
+    check(step_begin(&r->step, r->stream, number, &word, &err), &err);
     check(step_reduce_tied(&r->step, r->stream, &err), &err);
     check(step_reduce_grads(&r->step, r->stream, &err), &err);
     check(step_norm(&r->step, r->stream, &err), &err);
