@@ -302,9 +302,11 @@ static void count_homes(struct choice *c, int n)
             }
         }
     }
+    /* A home's number is the place of its first unit. */
     for (int i = 0; i < n; i++)
-        for (int j = c[i].crowd = 0; j < n; j++)
-            c[i].crowd += c[j].home == c[i].home;
+        c[c[i].home].crowd++;
+    for (int i = 0; i < n; i++)
+        c[i].crowd = c[c[i].home].crowd;
 }
 
 /* The chosen ones' homes are settled; what is too many is taken evenly from all of them, so that
@@ -312,18 +314,16 @@ static void count_homes(struct choice *c, int n)
 static void drop_surplus(struct choice *c, int *n, int wanted)
 {
     while (*n > wanted) {
+        const struct unit *dearest = c[*n - 1].unit;
         int most = 0, at = -1;
-        for (int i = 0; i < *n; i++) {
+        for (int i = 0, next; i < *n; i = next) {
+            for (next = i + 1; next < *n && c[next].home == c[i].home;)
+                next++;
             /* Only among the dearest: a cheap one is never given up for a dear one. */
-            if (c[i].unit->worst != c[*n - 1].unit->worst ||
-                c[i].unit->depth != c[*n - 1].unit->depth)
-                continue;
-            int same = 0;
-            for (int j = 0; j < *n; j++)
-                same += c[j].home == c[i].home;
-            if (same >= most) {
-                most = same;
-                at = i;
+            if (c[i].unit->worst == dearest->worst && c[i].unit->depth == dearest->depth &&
+                next - i >= most) {
+                most = next - i;
+                at = next - 1;
             }
         }
         memmove(c + at, c + at + 1, (size_t)(*n - at - 1) * sizeof *c);
