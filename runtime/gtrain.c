@@ -122,6 +122,58 @@ int gtrain_done(struct gtrain *g, char *error, size_t error_bytes)
     return launch_done(g->launch, &err) ? report(&err, error, error_bytes) : 0;
 }
 
+/* ---- a plan ---- */
+
+struct gtrain_plan {
+    struct plan *plan;
+};
+
+struct gtrain_plan *gtrain_plan_load(const char *plan, char *error, size_t error_bytes)
+{
+    struct err err;
+    struct gtrain_plan *p = calloc(1, sizeof *p);
+    if (!p)
+        err_set(&err, "no memory");
+    else if ((p->plan = session_load_plan(plan, &err)))
+        return p;
+    free(p);
+    report(&err, error, error_bytes);
+    return NULL;
+}
+
+void gtrain_plan_free(struct gtrain_plan *plan)
+{
+    if (!plan)
+        return;
+    plan_free(plan->plan);
+    free(plan);
+}
+
+int gtrain_plan_world(const struct gtrain_plan *plan)
+{
+    return plan->plan->world;
+}
+
+int64_t gtrain_plan_steps(const struct gtrain_plan *plan)
+{
+    return plan->plan->training.steps;
+}
+
+int64_t gtrain_plan_global_batch(const struct gtrain_plan *plan)
+{
+    return plan->plan->training.global_batch;
+}
+
+int64_t gtrain_plan_sequence(const struct gtrain_plan *plan)
+{
+    return plan->plan->training.sequence;
+}
+
+const char *gtrain_plan_yaml(const struct gtrain_plan *plan)
+{
+    return plan->plan->text;
+}
+
 /* ---- training ---- */
 
 static int ask_stop(void *arg)

@@ -65,6 +65,24 @@ int gtrain_stop_asked(struct gtrain *g);
 /* This rank's work is done: its exit is not a failure. A rank that exits without it is one. */
 int gtrain_done(struct gtrain *g, char *error, size_t error_bytes);
 
+/* ---- a plan ---- */
+
+struct gtrain_plan;
+
+/* Read, check and resolve "FILE[,section.key=value...]". NULL: error says what is wrong, where, and
+ * what would be right. Free with gtrain_plan_free. */
+struct gtrain_plan *gtrain_plan_load(const char *plan, char *error, size_t error_bytes);
+void gtrain_plan_free(struct gtrain_plan *plan);
+
+/* Ranks that its degrees multiply to; steps; samples a step; tokens a sample. */
+int gtrain_plan_world(const struct gtrain_plan *plan);
+int64_t gtrain_plan_steps(const struct gtrain_plan *plan);
+int64_t gtrain_plan_global_batch(const struct gtrain_plan *plan);
+int64_t gtrain_plan_sequence(const struct gtrain_plan *plan);
+
+/* The resolved plan, as canonical YAML. Valid until gtrain_plan_free. */
+const char *gtrain_plan_yaml(const struct gtrain_plan *plan);
+
 /* ---- a plan, trained ---- */
 
 /* What became of gtrain_train. The numbers are also the exit codes of `gtrain train`. */

@@ -250,10 +250,11 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
     return keeper_commit(keeper, keeper->saved, committed, err);
 }
 
-void keeper_close(struct keeper *keeper)
+void keeper_close(struct keeper *keeper, bool orderly)
 {
     if (keeper->ckpt)
-        ckpt_close(keeper->ckpt, clock_ms() + keeper->plan->resilience.comm_timeout_ms);
+        ckpt_close(keeper->ckpt,
+                   orderly ? clock_ms() + keeper->plan->resilience.comm_timeout_ms : 0);
     ckpt_decision_free(&keeper->decision);
     free(keeper->scanned);
     free(keeper->fetched);

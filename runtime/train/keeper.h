@@ -93,7 +93,9 @@ int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struc
 /* All ranks call: wait for the last save and commit it. */
 int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
 
-void keeper_close(struct keeper *keeper);
+/* orderly: a write that is under way, and files to be dropped, are waited for. Otherwise the write
+ * is cancelled: nobody is left to commit it. */
+void keeper_close(struct keeper *keeper, bool orderly);
 
 /* ---- between keeper.c and keeper_restore.c ---- */
 

@@ -377,9 +377,10 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
         end = train(&l, err);
     *who = whose(&l, end);
     /* Nobody must wait for a rank that gave up. */
-    if (end != TRAIN_DONE && end != TRAIN_STOPPED)
+    bool orderly = end == TRAIN_DONE || end == TRAIN_STOPPED;
+    if (!orderly)
         comm_abort(options->comm, err->text);
-    keeper_close(&l.keeper);
+    keeper_close(&l.keeper, orderly);
     if (l.metrics)
         metrics_close(l.metrics);
     trainer_close(&l.trainer);

@@ -29,7 +29,7 @@ struct session {
 
 /* ---- plan and run folder ---- */
 
-static struct plan *load_plan(const char *spec, struct err *err)
+struct plan *session_load_plan(const char *spec, struct err *err)
 {
     char *path, **overrides;
     int n;
@@ -47,7 +47,7 @@ static int open_plan(struct session *s, struct err *err)
         s->plan =
             plan_parse(id->plan_text, id->plan_bytes, "the coordinator's plan", NULL, 0, NULL, err);
     else if (s->options->plan)
-        s->plan = load_plan(s->options->plan, err);
+        s->plan = session_load_plan(s->options->plan, err);
     else
         err_set(err, "no plan: use --plan FILE[,key=value...], or srun --gtrain-plan");
     if (!s->plan)

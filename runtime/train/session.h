@@ -21,6 +21,9 @@ struct session_options {
     void *arg;
 };
 
+/* The plan of "FILE[,key=value...]". NULL with err. */
+struct plan *session_load_plan(const char *spec, struct err *err);
+
 /* *speak: this process is the one to tell people err. launch may be NULL (then it is opened and
  * closed here) or an open one with its identity. */
 enum train_end session_run(const struct session_options *options, struct launch *launch,

@@ -239,6 +239,26 @@ static void library_trains(void **state)
     assert_true(seen.loss > 4 && seen.loss < log(256) + 0.1); /* first steps: near uniform */
 }
 
+static void library_reads_plans(void **state)
+{
+    (void)state;
+    char path[300], with[400], error[512];
+    write_plan(path);
+    snprintf(with, sizeof with, "%s,training.steps=9", path);
+    struct gtrain_plan *plan = gtrain_plan_load(with, error, sizeof error);
+    if (!plan)
+        fail_msg("%s", error);
+    assert_int_equal(gtrain_plan_world(plan), 4);
+    assert_int_equal(gtrain_plan_steps(plan), 9);
+    assert_int_equal(gtrain_plan_global_batch(plan), 4);
+    assert_int_equal(gtrain_plan_sequence(plan), 16);
+    assert_non_null(strstr(gtrain_plan_yaml(plan), "steps: 9"));
+    gtrain_plan_free(plan);
+    snprintf(with, sizeof with, "%s,training.steps=none", path);
+    assert_null(gtrain_plan_load(with, error, sizeof error));
+    assert_non_null(strstr(error, "training.steps"));
+}
+
 static void library_says_what_is_wrong(void **state)
 {
     (void)state;
@@ -261,6 +281,7 @@ int main(void)
         cmocka_unit_test(any_layout_gives_the_same_text),
         cmocka_unit_test(no_checkpoint_is_said),
         cmocka_unit_test(library_trains),
+        cmocka_unit_test(library_reads_plans),
         cmocka_unit_test(library_says_what_is_wrong),
     };
     return cmocka_run_group_tests_name("sample", tests, make_folder, remove_folder);
