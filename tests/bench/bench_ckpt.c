@@ -91,6 +91,7 @@ static double fio(const struct bench *b, const char *rw)
                     "--fallocate=native",
                     "--end_fsync=1",
                     "--thread",
+                    "--scramble_buffers=0",
                     "--output-format=json",
                     NULL};
     pid_t pid;
