@@ -5,7 +5,7 @@
 
 # Make a folder of our own, settings as cluster.sh prints them.
 cluster_begin() {
-    cluster=$GTRAIN_SOURCE/contrib/cluster.sh
+    cluster=${GTRAIN_SOURCE:-$BATS_TEST_DIRNAME/../..}/contrib/cluster.sh
     "$cluster" up >/dev/null
     eval "$("$cluster" env)"
     here=$(mktemp -d "$GTRAIN_CLUSTER_SHARED/test.XXXXXX")
