@@ -40,6 +40,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 self=$here/$(basename "$0")
 local_dir=/local # node-local storage, the same path on every node
 up_deadline_s=30
+machine_lock=/var/lock/gtrain-cluster # held while a cluster picks its number
 
 say() {
     echo "cluster: $*"
@@ -101,7 +102,7 @@ wait_for() { # SECONDS CMD...
 daemon() { # NAME LOG CMD...
     local name=$1 log=$2
     shift 2
-    setsid "$@" </dev/null >>"$log" 2>&1 9>&- &
+    setsid "$@" </dev/null >>"$log" 2>&1 7>&- 9>&- &
     record "$name" $! || die "$name did not start; its log is $log"
 }
 
@@ -145,6 +146,7 @@ choose_number() {
         base_port=$((17000 + 100 * number))
         subnet=10.$((211 + number)).77
         port_free $base_port || continue
+        [ -e /sys/class/net/gtrain$number ] && continue
         [ $mode = plain ] && return 0
         ip -4 route show | grep -q "^10\.$((211 + number))\." && continue
         ip link add gtrain$number type bridge 2>/dev/null && return 0
@@ -467,6 +469,9 @@ up() {
         down_quietly
         nodes=${wanted:-6}
         choose_mode
+        # A number is taken for good when its bridge is there and its controller listens.
+        exec 7>"$machine_lock"
+        flock -w 60 7 || die "another cluster has been starting for a minute ($machine_lock)"
         choose_number
         say "starting $nodes nodes ($mode) in $dir"
         mkdir -p "$dir/etc" "$dir/ctld" "$dir/nodes" "$dir/shared"
@@ -485,6 +490,7 @@ up() {
     write_plugstack
     start_munge
     start_controller
+    exec 7>&-
     for i in $(seq 0 $((nodes - 1))); do
         start_node "$i"
         [ $mode = plain ] || ip link set "$(link_of "n$i")" up
