@@ -23,6 +23,7 @@ cluster_begin() {
 }
 
 cluster_finish() {
+    [ -n "${here:-}" ] || return 0 # cluster_begin failed
     set_plugstack "$plugin_line"
     rm -rf "$here"
 }
