@@ -110,7 +110,7 @@ static enum train_end finish(struct loop *l, struct err *err)
                 "step %" PRId64 ": the loss is %g and the gradient norm %g: the run has diverged. "
                 "Try a lower training.lr, a longer warm-up, or float64 to see whether it is "
                 "rounding",
-                number + 1, result.loss, result.norm);
+                number + 1, fabs(result.loss), fabs(result.norm)); /* no "-nan" */
         return TRAIN_DIVERGED;
     }
     fill_line(l, number, &result, &line);
