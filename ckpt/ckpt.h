@@ -127,6 +127,7 @@ char *ckpt_scan(const char *dir, const char *node, const char *run_id, struct er
  * any), and where each rank's file lies. Pure: all ranks get the same answer. */
 struct ckpt_decision {
     bool found;
+    int passed_over; /* newer committed ones that are not whole */
     struct ckpt_position position;
     uint32_t epoch; /* the newest epoch seen anywhere, found or not */
     int world;      /* that wrote it */

@@ -69,9 +69,12 @@ static int decide(struct ckpt_decision *out, const struct catalog *c, int64_t ma
     if (c->notes)
         fputs(c->notes, report);
     for (int i = 0; i < c->n_records && chosen < 0; i++)
-        if ((max_step < 0 || c->records[i].meta.key.step <= max_step) &&
-            is_whole(c, &c->records[i], report))
+        if (max_step >= 0 && c->records[i].meta.key.step > max_step)
+            continue;
+        else if (is_whole(c, &c->records[i], report))
             chosen = i;
+        else
+            out->passed_over++;
     if (fclose(report)) {
         free(out->report);
         out->report = NULL;

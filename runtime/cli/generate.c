@@ -1,17 +1,16 @@
 /* generate.c - `gtrain generate`: a sample from a checkpoint. */
 #include "cli/cli.h"
 
+#include "train/run_folder.h"
 #include "train/sample.h"
 
 #include <errno.h>
 #include <getopt.h>
-#include <json-c/json.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_FOLDERS = 1024, FILE_MAX_BYTES = 16 << 20 };
@@ -181,24 +180,6 @@ static int add_dir(struct request *r, const char *root, const char *path)
     return 0;
 }
 
-/* run_id out of a run folder's run.json. */
-static int read_run_id(struct request *r, const char *dir)
-{
-    char path[PATH_MAX];
-    struct json_object *id = NULL;
-    snprintf(path, sizeof path, "%s/run.json", dir);
-    struct json_object *run = json_object_from_file(path);
-    const char *text =
-        run && json_object_object_get_ex(run, "run_id", &id) ? json_object_get_string(id) : NULL;
-    int rv = text && *text && strlen(text) < sizeof r->run_id && !strchr(text, '/') ? 0 : -1;
-    if (rv)
-        cli_error("generate: %s holds no run id: is %s a run folder?", path, dir);
-    else
-        snprintf(r->run_id, sizeof r->run_id, "%s", text);
-    json_object_put(run);
-    return rv;
-}
-
 static int load_plan(struct request *r, const char *path)
 {
     struct err err;
@@ -208,23 +189,38 @@ static int load_plan(struct request *r, const char *path)
     return r->plan ? 0 : -1;
 }
 
-static int from_run_folder(struct request *r, const char *dir)
+/* Both tiers, on this machine and below each root. */
+static int add_tiers(struct request *r, const struct run_folder *f)
 {
-    char path[PATH_MAX], below[PATH_MAX];
-    snprintf(path, sizeof path, "%s/plan.yaml", dir);
-    if (load_plan(r, r->plan_path ? r->plan_path : path) || read_run_id(r, dir))
+    if (*f->shared && add_dir(r, "", f->shared))
         return -1;
-    if (!r->plan->checkpoint.local) {
-        cli_error("generate: the plan of %s keeps no checkpoints (checkpoint.local)", dir);
+    if (*f->local && add_dir(r, "", f->local))
         return -1;
-    }
-    snprintf(below, sizeof below, "%s/%s", r->plan->checkpoint.local, r->run_id);
-    if (add_dir(r, "", below))
-        return -1;
-    for (int i = 0; i < r->n_roots; i++)
-        if (add_dir(r, r->roots[i], below))
+    for (int i = 0; i < r->n_roots && *f->local; i++)
+        if (add_dir(r, r->roots[i], f->local))
             return -1;
     return 0;
+}
+
+static int from_run_folder(struct request *r, const char *dir)
+{
+    struct run_folder f;
+    struct err err;
+    int rv = run_folder_open(&f, dir, r->plan_path, &err);
+    if (rv) {
+        cli_error("generate: %s", err.text);
+    } else if (!*f.local && !*f.shared) {
+        rv = -1;
+        cli_error("generate: the plan of %s keeps no checkpoints (checkpoint.local or shared)",
+                  dir);
+    } else {
+        memcpy(r->run_id, f.run_id, sizeof f.run_id);
+        rv = add_tiers(r, &f);
+        r->plan = f.plan;
+        f.plan = NULL;
+    }
+    run_folder_close(&f);
+    return rv;
 }
 
 /* Folders of checkpoints are called after their run. */
@@ -254,10 +250,7 @@ static int from_checkpoint_folders(struct request *r)
 
 static int find_checkpoint(struct request *r)
 {
-    char path[PATH_MAX];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/run.json", r->given[0]);
-    if (r->n_given == 1 && !stat(path, &st))
+    if (r->n_given == 1 && run_folder_is(r->given[0]))
         return from_run_folder(r, r->given[0]);
     return from_checkpoint_folders(r);
 }

@@ -188,3 +188,15 @@ int rundir_next_epoch(const char *dir, char run_id[RUNDIR_ID_BYTES], uint32_t *e
     *epoch = last + 1;
     return write_run_json(dir, path, run_id, *epoch, err);
 }
+
+int rundir_read_id(const char *dir, char run_id[RUNDIR_ID_BYTES], struct err *err)
+{
+    char path[PATH_MAX];
+    uint32_t epoch;
+    run_id[0] = 0;
+    if (snprintf(path, sizeof path, "%s/run.json", dir) >= (int)sizeof path)
+        return err_set(err, "run folder: the path is longer than %d bytes", PATH_MAX - 10);
+    if (read_run_json(path, run_id, &epoch, err))
+        return -1;
+    return run_id[0] ? 0 : err_set(err, "%s is not a run folder: there is no run.json in it", dir);
+}

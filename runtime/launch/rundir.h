@@ -21,4 +21,7 @@ int rundir_lock(const char *dir, struct err *err);
 int rundir_next_epoch(const char *dir, char run_id[RUNDIR_ID_BYTES], uint32_t *epoch,
                       struct err *err);
 
+/* The run's id, without a lock and changing nothing. An error where dir holds no run.json. */
+int rundir_read_id(const char *dir, char run_id[RUNDIR_ID_BYTES], struct err *err);
+
 #endif

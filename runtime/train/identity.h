@@ -12,7 +12,10 @@ struct train_identity {
     const char *node;
     const char *run_id;
     const char *run_dir; /* NULL: no metrics, no records (tests) */
-    const char *restore; /* latest | none | STEP | folder of another run's checkpoints */
+    const char *restore; /* latest | none | STEP | folder of a run's checkpoints */
+    /* restore is a run folder: what its run.json and plan.yaml say (from_run_id NULL: it is not).
+     * Folders of checkpoints, "" where the plan has none. */
+    const char *from_run_id, *from_local, *from_shared;
 };
 
 #endif

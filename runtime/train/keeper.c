@@ -136,6 +136,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .keep = c->keep,
         .queue_depth = c->queue_depth,
         .block_bytes = c->block_bytes,
+        .holds = keeper->shared.dir[0] != 0,
         .leader = identity->local_rank == 0,
     };
     struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .flush = flush, .arg = keeper};
@@ -147,13 +148,42 @@ static int open_writer(struct keeper *keeper, struct err *err)
     return rv;
 }
 
-static int set_dir(struct keeper *keeper, struct err *err)
+static int join_path(char *out, size_t size, const char *a, const char *b, struct err *err)
 {
-    const char *local = keeper->plan->checkpoint.local;
-    if (snprintf(keeper->dir, sizeof keeper->dir, "%s/%s", local, keeper->identity->run_id) >=
-        (int)sizeof keeper->dir)
-        return err_set(err, "checkpoint.local: the path %.64s... is too long", local);
+    if (snprintf(out, size, "%s/%s", a, b) < (int)size)
+        return 0;
+    return err_set(err, "checkpoint folder: the path %.64s... is too long", a);
+}
+
+/* A relative checkpoint.shared counts from the run folder. */
+static int set_shared_root(struct keeper *keeper, struct err *err)
+{
+    const char *shared = keeper->plan->checkpoint.shared, *run_dir = keeper->identity->run_dir;
+    struct keeper_shared *s = &keeper->shared;
+    if (*shared != '/' && !run_dir)
+        return err_set(err,
+                       "checkpoint.shared is %.200s, which counts from the run folder, but there "
+                       "is none here: use an absolute path",
+                       shared);
+    if (*shared != '/')
+        return join_path(s->root, sizeof s->root, run_dir, shared, err);
+    if (snprintf(s->root, sizeof s->root, "%s", shared) >= (int)sizeof s->root)
+        return err_set(err, "checkpoint.shared: the path %.64s... is too long", shared);
     return 0;
+}
+
+static int set_dirs(struct keeper *keeper, struct err *err)
+{
+    const struct plan_checkpoint *c = &keeper->plan->checkpoint;
+    const char *run_id = keeper->identity->run_id;
+    struct keeper_shared *s = &keeper->shared;
+    if (c->shared && set_shared_root(keeper, err))
+        return -1;
+    if (!c->local)
+        return join_path(keeper->dir, sizeof keeper->dir, s->root, run_id, err);
+    if (c->shared && join_path(s->dir, sizeof s->dir, s->root, run_id, err))
+        return -1;
+    return join_path(keeper->dir, sizeof keeper->dir, c->local, run_id, err);
 }
 
 int keeper_open(struct keeper *keeper, const struct plan *plan,
@@ -168,22 +198,27 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .state = state,
                               .stream = stream,
                               .identity = identity,
+                              .shared = {.flight = -1, .copied = -1, .told = -1},
                               .committed = -1,
                               .saved = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
         keeper->layout[axis] = mesh->degree[axis];
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
-    if (!plan->checkpoint.local)
+    if (!plan->checkpoint.local && !plan->checkpoint.shared)
         return 0;
-    return set_dir(keeper, err) || keeper_scan(keeper, err) ? -1 : 0;
+    if (set_dirs(keeper, err) || keeper_drain_make(keeper, err) || keeper_read_wish(keeper, err))
+        return -1;
+    return keeper_scan(keeper, err);
 }
 
 int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err *err)
 {
     *start = (struct keeper_start){0};
-    if (!keeper->plan->checkpoint.local)
+    if (!keeper->dir[0])
         return 0;
-    if (!keeper->ckpt && open_writer(keeper, err))
+    if (!keeper->ckpt && (keeper_drain_see(keeper, err) || open_writer(keeper, err)))
+        return -1;
+    if (keeper->shared.dir[0] && !keeper->shared.drain && keeper_drain_open(keeper, err))
         return -1;
     return keeper->decision.found ? keeper_fill(keeper, start, err) : 0;
 }
@@ -193,6 +228,9 @@ int keeper_save(struct keeper *keeper, int64_t step, int64_t *stall_ns, struct e
     struct ckpt_position position = {.step = step,
                                      .samples = step * keeper->plan->training.global_batch};
     keeper->saved = step;
+    keeper->saved_here = true;
+    if (keeper->committed >= step)
+        keeper->committed = step - 1; /* what was restored is written once more, as this start's */
     return ckpt_save(keeper->ckpt, &position, stall_ns, err);
 }
 
@@ -223,7 +261,8 @@ int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struc
         goto done;
     keeper->committed = durable;
     *committed = true;
-    rv = 0;
+    rv = keeper_drain_committed(keeper, record, err);
+    record = NULL;
 done:
     for (int i = 0; claims && i < world; i++)
         free(claims[i]);
@@ -252,12 +291,15 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
 
 void keeper_close(struct keeper *keeper, bool orderly)
 {
+    keeper_drain_close(keeper); /* first: it reads what the other may drop */
     if (keeper->ckpt)
         ckpt_close(keeper->ckpt,
                    orderly ? clock_ms() + keeper->plan->resilience.comm_timeout_ms : 0);
     ckpt_decision_free(&keeper->decision);
     free(keeper->scanned);
+    free(keeper->scanned_shared);
     free(keeper->fetched);
     free(keeper->names);
-    *keeper = (struct keeper){.committed = -1, .saved = -1};
+    *keeper = (struct keeper){
+        .shared = {.flight = -1, .copied = -1, .told = -1}, .committed = -1, .saved = -1};
 }

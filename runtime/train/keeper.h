@@ -19,10 +19,27 @@ enum { LAYOUT_SIGNATURE = MESH_AXES, LAYOUT_WORDS };
 /* What identity->restore asks for. */
 struct keeper_wish {
     bool nothing;
-    bool exact;   /* it is an error if there is none */
-    int64_t step; /* -1: any */
-    char dir[4096];
+    bool exact;        /* it is an error if there is none */
+    int64_t step;      /* -1: any */
+    char dir[4096];    /* of each node; "": none */
+    char shared[4096]; /* that all nodes see; "": none */
     char run_id[80];
+};
+
+/* The shared tier (keeper_drain.c). */
+struct keeper_shared {
+    char root[4096];          /* checkpoint.shared, "" without */
+    char dir[4096];           /* root/<run_id>, where both tiers are; else "" */
+    struct ckpt_drain *drain; /* where dir is */
+    char *blob;               /* what lies in wish.shared, as rank 0 saw it; from keeper_find on */
+    int64_t total_bytes;      /* of one checkpoint of all ranks; likewise */
+    bool alone;               /* the decision may use nothing else */
+    int64_t flight;           /* step on its way there, -1: none */
+    bool owed;                /* the next one is due when that is over */
+    int64_t copied;           /* newest step of which all ranks have a copy, -1: none */
+    int64_t told;             /* newest that keeper_told told of */
+    int64_t commits;          /* local ones of this start */
+    char *record;             /* newest of those; owned */
 };
 
 struct keeper {
@@ -36,14 +53,19 @@ struct keeper {
     const struct train_identity *identity;
     struct keeper_wish wish;
     char *scanned;                 /* what this node holds */
+    char *scanned_shared;          /* rank 0: what wish.shared holds */
     struct ckpt_decision decision; /* from keeper_find */
-    void *fetched;                 /* this rank's file, if it came from another node */
-    bool damaged;                  /* this rank's file was found to be, by keeper_restore */
+    bool stepped_back;             /* a newer decision than that was found to be damaged */
+    struct keeper_shared shared;
+    void *fetched; /* this rank's file, if it came from another node */
+    bool damaged;  /* this rank's file was found to be, by keeper_restore */
     int64_t layout[LAYOUT_WORDS];
     char *names;       /* of the tensors; owned */
-    char dir[4096];    /* <checkpoint.local>/<run_id> */
+    char dir[4096];    /* <checkpoint.local>/<run_id>, or <checkpoint.shared>/... where there is
+                        * no local; "": the plan keeps no checkpoints */
     int64_t committed; /* newest committed step, -1: none */
-    int64_t saved;     /* newest step that was handed to the writer, -1: none */
+    int64_t saved;     /* newest step that was handed to the writer, or restored, -1: none */
+    bool saved_here;   /* it was the former */
 };
 
 /* Name of the tensor that says how a file was cut. */
@@ -90,6 +112,30 @@ int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err);
  * unless it is committed already; *committed tells whether something new was. */
 int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struct err *err);
 
+/* ---- the shared tier; all do nothing where the plan has not both ---- */
+
+/* What this rank's word in the tally is: step_word.copied. */
+int64_t keeper_copied(struct keeper *keeper);
+
+struct keeper_news {
+    int64_t step;    /* -1: none */
+    struct err text; /* a failure; "": the step's record stands in the shared folder */
+};
+
+/* All ranks call with what the tally gave; a copy that is over is committed, or its failure told.
+ */
+int keeper_heard(struct keeper *keeper, int64_t copied, int rank, struct keeper_news *news,
+                 struct err *err);
+
+/* Rank 0: is a record durable, or lost, since it was asked last? */
+bool keeper_told(struct keeper *keeper, struct keeper_news *news);
+
+/* `step`, the last, was restored and not saved again, and the shared folder has not got it. */
+bool keeper_drain_lacks(const struct keeper *keeper, int64_t step);
+
+/* All ranks call, after keeper_flush: the newest commit is there when it returns 0. */
+int keeper_drain_flush(struct keeper *keeper, struct err *err);
+
 /* All ranks call: wait for the last save and commit it. */
 int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
 
@@ -97,9 +143,19 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
  * is cancelled: nobody is left to commit it. */
 void keeper_close(struct keeper *keeper, bool orderly);
 
-/* ---- between keeper.c and keeper_restore.c ---- */
+/* ---- between keeper.c, keeper_wish.c, keeper_restore.c and keeper_drain.c ---- */
 
+int keeper_read_wish(struct keeper *keeper, struct err *err);
 int keeper_scan(struct keeper *keeper, struct err *err);
 int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *err);
+
+/* Rank 0 makes the shared folder (keeper_open); the others see it (keeper_restore). */
+int keeper_drain_make(struct keeper *keeper, struct err *err);
+int keeper_drain_see(struct keeper *keeper, struct err *err);
+int64_t keeper_drain_bytes(const struct keeper *keeper); /* of this rank's file, about */
+int keeper_drain_open(struct keeper *keeper, struct err *err);
+/* All ranks, after a commit; takes the record over. */
+int keeper_drain_committed(struct keeper *keeper, char *record, struct err *err);
+void keeper_drain_close(struct keeper *keeper);
 
 #endif

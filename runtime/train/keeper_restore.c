@@ -4,6 +4,8 @@
  * rank after rank in the same order everywhere, so nobody waits for somebody who waits. */
 #include "train/keeper.h"
 
+#include "drain.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,76 +20,40 @@ enum { PIECE_BYTES = 4 << 20 };     /* of a file on its way: bounds the sender's
 enum { FILE_TAG = 3 << 20 };        /* beside the tags of activations (execute.c) */
 enum { NODE_BYTES = 256 };
 
-static int read_path(struct keeper_wish *w, const char *path, struct err *err)
-{
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    if (length >= sizeof w->dir)
-        return err_set(err, "restore: the path %.64s... is too long", path);
-    memcpy(w->dir, path, length);
-    w->dir[length] = 0;
-    const char *last = strrchr(w->dir, '/');
-    if (snprintf(w->run_id, sizeof w->run_id, "%s", last + 1) >= (int)sizeof w->run_id || !last[1])
-        return err_set(err, "restore: %s is not a run's checkpoint folder, whose name is a run id",
-                       path);
-    return 0;
-}
-
-static int read_wish(struct keeper *keeper, struct err *err)
-{
-    const char *restore = keeper->identity->restore ? keeper->identity->restore : "";
-    struct keeper_wish *w = &keeper->wish;
-    *w = (struct keeper_wish){.step = -1, .nothing = !strcmp(restore, "none")};
-    snprintf(w->dir, sizeof w->dir, "%s", keeper->dir);
-    snprintf(w->run_id, sizeof w->run_id, "%s", keeper->identity->run_id);
-    if (w->nothing || !*restore || !strcmp(restore, "latest"))
-        return 0;
-    w->exact = true;
-    if (strchr(restore, '/'))
-        return read_path(w, restore, err);
-    char *end;
-    errno = 0;
-    w->step = strtoll(restore, &end, 10);
-    if (*end || errno || w->step < 0)
-        return err_set(err,
-                       "restore is '%s': use latest, none, a step, or the path of a run's "
-                       "checkpoint folder (with a '/')",
-                       restore);
-    return 0;
-}
-
-/* One rank of a node speaks for it. */
+/* One rank of a node speaks for it; rank 0 for the shared folder. */
 int keeper_scan(struct keeper *keeper, struct err *err)
 {
     const struct train_identity *identity = keeper->identity;
-    if (read_wish(keeper, err))
+    const struct keeper_wish *w = &keeper->wish;
+    keeper->scanned = !w->nothing && w->dir[0] && identity->local_rank == 0
+                          ? ckpt_scan(w->dir, identity->node, w->run_id, err)
+                          : strdup("");
+    if (!keeper->scanned)
         return -1;
-    if (!keeper->wish.nothing && identity->local_rank == 0) {
-        keeper->scanned = ckpt_scan(keeper->wish.dir, identity->node, keeper->wish.run_id, err);
-        return keeper->scanned ? 0 : -1;
-    }
-    keeper->scanned = strdup("");
-    return keeper->scanned ? 0 : err_set(err, "no memory");
+    keeper->scanned_shared = !w->nothing && w->shared[0] && identity->rank == 0
+                                 ? ckpt_scan(w->shared, CKPT_SHARED_NODE, w->run_id, err)
+                                 : strdup("");
+    return keeper->scanned_shared ? 0 : -1;
 }
 
 static int check_wish(const struct keeper *keeper, struct err *err)
 {
     const struct keeper_wish *w = &keeper->wish;
     const struct ckpt_decision *d = &keeper->decision;
+    const char *dir = w->dir[0] ? w->dir : w->shared;
     if (!w->exact || (d->found && (w->step < 0 || d->position.step == w->step)))
         return 0;
     if (w->step < 0)
         return err_set(err, "restore: %s holds no committed checkpoint that is whole%s%s", w->dir,
                        d->report && *d->report ? ": " : "", d->report ? d->report : "");
     if (!d->found)
-        return err_set(err, "restore: %s holds no committed checkpoint of step %lld or before",
-                       w->dir, (long long)w->step);
+        return err_set(err, "restore: %s holds no committed checkpoint of step %lld or before", dir,
+                       (long long)w->step);
     return err_set(
         err,
         "restore: %s holds no committed checkpoint of step %lld; the newest before it is "
         "of step %lld",
-        w->dir, (long long)w->step, (long long)d->position.step);
+        dir, (long long)w->step, (long long)d->position.step);
 }
 
 /* Of all blobs those in which somebody speaks, moved to the front. */
@@ -104,17 +70,94 @@ static int spoken(void **blobs, int world)
     return n;
 }
 
+/* Once, of all ranks: how much a checkpoint is, and what rank 0 sees in the shared folder. */
+static int gather_shared(struct keeper *keeper, void **blobs, size_t *lengths, struct err *err)
+{
+    const struct comm_group *all = &keeper->mesh->all;
+    int world = keeper->mesh->world;
+    int64_t mine = keeper_drain_bytes(keeper), *bytes = calloc((size_t)world, sizeof *bytes);
+    int rv = bytes ? comm_host_all_gather(keeper->comm, all, &mine, sizeof mine, bytes, err)
+                   : err_set(err, "no memory");
+    if (!rv)
+        rv = comm_host_all_gatherv(keeper->comm, all, keeper->scanned_shared,
+                                   strlen(keeper->scanned_shared), SCAN_MAX_BYTES, blobs, lengths,
+                                   err);
+    if (!rv) {
+        keeper->shared.blob = blobs[0];
+        blobs[0] = NULL;
+        keeper->shared.total_bytes = 0;
+        for (int i = 0; i < world; i++)
+            keeper->shared.total_bytes += bytes[i];
+    }
+    free(bytes);
+    return rv;
+}
+
+/* The same bytes lie in the shared folder. */
+static bool shared_has(const struct keeper *keeper, const struct ckpt_decision *d)
+{
+    const char *blob = keeper->shared.blob;
+    struct ckpt_decision there = {0};
+    struct err unused;
+    if (!blob || !*blob || !d->found || ckpt_decide(&blob, 1, d->position.step, &there, &unused))
+        return false;
+    bool same = there.found && there.position.step == d->position.step && there.world == d->world;
+    for (int i = 0; same && i < d->world; i++)
+        same = there.places[i].digest == d->places[i].digest;
+    ckpt_decision_free(&there);
+    return same;
+}
+
+/* Rank 0 named files in the shared folder as its node sees them; here they are in wish.shared. */
+static int name_shared(struct keeper *keeper, struct err *err)
+{
+    for (int i = 0; i < keeper->decision.world; i++) {
+        struct ckpt_place *p = &keeper->decision.places[i];
+        char *path;
+        if (strcmp(p->node, CKPT_SHARED_NODE))
+            continue;
+        if (asprintf(&path, "%s/%s", keeper->wish.shared, strrchr(p->path, '/') + 1) < 0)
+            return err_set(err, "no memory for a path");
+        free(p->path);
+        p->path = path;
+    }
+    return 0;
+}
+
+/* blobs: of the nodes, room for one more. */
+static int decide_from(struct keeper *keeper, void **blobs, struct err *err)
+{
+    char *shared = keeper->shared.blob;
+    int n = keeper->shared.alone ? 0 : spoken(blobs, keeper->mesh->world);
+    void *first = blobs[n];
+    if (shared && *shared)
+        blobs[n++] = shared;
+    int rv = ckpt_decide((const char *const *)blobs, n, keeper->wish.step, &keeper->decision, err);
+    if (shared && *shared)
+        blobs[n - 1] = first;
+    return rv ? -1 : name_shared(keeper, err);
+}
+
 static int decide(struct keeper *keeper, struct err *err)
 {
-    int world = keeper->mesh->world, rv = -1;
-    void **blobs = calloc((size_t)world, sizeof *blobs);
+    int world = keeper->mesh->world, rv = 0;
+    void **blobs = calloc((size_t)world + 1, sizeof *blobs);
     size_t *lengths = calloc((size_t)world, sizeof *lengths);
     if (!blobs || !lengths)
-        err_set(err, "no memory to look for checkpoints");
-    else if (!comm_host_all_gatherv(keeper->comm, &keeper->mesh->all, keeper->scanned,
-                                    strlen(keeper->scanned), SCAN_MAX_BYTES, blobs, lengths, err))
-        rv = ckpt_decide((const char *const *)blobs, spoken(blobs, world), keeper->wish.step,
-                         &keeper->decision, err);
+        rv = err_set(err, "no memory to look for checkpoints");
+    if (!rv && (keeper->wish.shared[0] || keeper->shared.dir[0]) && !keeper->shared.blob) {
+        rv = gather_shared(keeper, blobs, lengths, err);
+        for (int i = 0; i < world; i++) {
+            free(blobs[i]);
+            blobs[i] = NULL;
+        }
+    }
+    if (!rv && !keeper->wish.nothing)
+        rv = comm_host_all_gatherv(keeper->comm, &keeper->mesh->all, keeper->scanned,
+                                   strlen(keeper->scanned), SCAN_MAX_BYTES, blobs, lengths, err) ||
+                     decide_from(keeper, blobs, err)
+                 ? -1
+                 : 0;
     for (int i = 0; blobs && i < world; i++)
         free(blobs[i]);
     free(blobs);
@@ -221,7 +264,10 @@ static int fetch_file(struct keeper *keeper, struct err *err)
     if (!all)
         return err_set(err, "no memory to restore");
     snprintf(me.node, sizeof me.node, "%s", node);
-    me.has = !strcmp(mine->node, node) && !stat(mine->path, &st) && st.st_size == mine->bytes;
+    /* Of the shared folder length and bytes are what counts, and they are checked when it is read:
+     * what stat says may be old. */
+    me.has = !strcmp(mine->node, CKPT_SHARED_NODE) ||
+             (!stat(mine->path, &st) && st.st_size == mine->bytes);
     int rv = comm_host_all_gather(keeper->comm, &keeper->mesh->all, &me, sizeof me, all, err);
     if (!rv)
         rv = move_files(keeper, all, err);
@@ -291,25 +337,48 @@ static int check_decision(const struct keeper *keeper, const struct ckpt_decisio
     return 0;
 }
 
+/* A run that has had checkpoints does not start afresh because none can be used. */
+static int check_nothing_lost(const struct keeper *keeper, struct err *err)
+{
+    const struct ckpt_decision *d = &keeper->decision;
+    char what[600];
+    if (keeper->wish.nothing || (!d->passed_over && !keeper->stepped_back))
+        return 0;
+    snprintf(what, sizeof what, "%s", d->report ? d->report : "");
+    for (char *c = what; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    return err_set(err,
+                   "restore: no committed checkpoint of run %s can be used: %s%sbring the missing "
+                   "files back, or start afresh with --restore none",
+                   keeper->wish.run_id, what,
+                   keeper->stepped_back ? "those that are whole are damaged; " : "");
+}
+
 int keeper_find(struct keeper *keeper, struct err *err)
 {
-    if (!keeper->plan->checkpoint.local || keeper->wish.nothing)
+    if (!keeper->dir[0])
         return 0;
     if (decide(keeper, err) || check_wish(keeper, err))
         return -1;
     if (!keeper->decision.found)
-        return 0;
+        return check_nothing_lost(keeper, err);
     if (check_decision(keeper, &keeper->decision, err))
         return -1;
     return fetch_file(keeper, err);
 }
 
+/* First the same step from the shared folder, then an older one from anywhere. */
 bool keeper_step_back(struct keeper *keeper)
 {
-    bool may = keeper->decision.found && !keeper->wish.exact && keeper->decision.position.step > 0;
-    keeper->wish.step = keeper->decision.position.step - 1;
-    ckpt_decision_free(&keeper->decision);
-    keeper->decision = (struct ckpt_decision){0};
+    struct ckpt_decision *d = &keeper->decision;
+    bool copy = !keeper->shared.alone && shared_has(keeper, d);
+    bool may = d->found && (copy || (!keeper->wish.exact && d->position.step > 0));
+    keeper->shared.alone = copy;
+    keeper->wish.step = copy ? d->position.step : d->position.step - 1;
+    keeper->stepped_back = true;
+    ckpt_decision_free(d);
+    *d = (struct ckpt_decision){0};
     keeper->damaged = false;
     free(keeper->fetched);
     keeper->fetched = NULL;
@@ -333,11 +402,14 @@ int keeper_adopt(struct keeper *keeper, struct err *err)
     const struct ckpt_decision *d = &keeper->decision;
     if (!d->found)
         return 0;
-    keeper->saved = d->position.step;
     /* From another run it was only read. */
     if (strcmp(keeper->wish.run_id, keeper->identity->run_id))
         return 0;
-    keeper->committed = d->position.step;
+    keeper->saved = keeper->committed = d->position.step;
+    if (shared_has(keeper, d))
+        keeper->shared.copied = keeper->shared.told = d->position.step;
+    if (keeper->shared.drain && ckpt_drain_adopt(keeper->shared.drain, d->record, err))
+        return -1;
     return ckpt_adopt(keeper->ckpt, d->record, err);
 }
 

@@ -65,6 +65,20 @@ static int commit(struct loop *l, int64_t durable, struct err *err)
     return committed ? event(l, "checkpoint", durable, "committed", err) : 0;
 }
 
+/* How copies to the shared folder went since the step before. */
+static int hear_copies(struct loop *l, const struct step_result *result, struct err *err)
+{
+    struct keeper_news news;
+    if (keeper_heard(&l->keeper, result->copied, result->copied_rank, &news, err) ||
+        (news.step >= 0 && event(l, "note", news.step, news.text.text, err)))
+        return -1;
+    if (!keeper_told(&l->keeper, &news))
+        return 0;
+    if (*news.text.text)
+        return event(l, "note", news.step, news.text.text, err);
+    return event(l, "shared", news.step, "committed in the shared folder", err);
+}
+
 static void fill_line(const struct loop *l, int64_t number, const struct step_result *result,
                       struct metrics_step *line)
 {
@@ -120,7 +134,7 @@ static enum train_end finish(struct loop *l, struct err *err)
         return TRAIN_FAILED;
     if (saves(l, number + 1) && save(l, number + 1, &line.stall_ms, err))
         return TRAIN_FAILED;
-    if (commit(l, result.finished, err))
+    if (commit(l, result.finished, err) || hear_copies(l, &result, err))
         return TRAIN_FAILED;
     line.checkpoint_step = l->keeper.committed;
     if (l->metrics && metrics_step(l->metrics, &line, err))
@@ -138,7 +152,8 @@ static int submit(struct loop *l, struct err *err)
 {
     const struct train_hooks *hooks = &l->options->hooks;
     int64_t number = l->submitted;
-    struct step_word word = {.stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
+    struct step_word word = {.copied = keeper_copied(&l->keeper),
+                             .stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
     if (keeper_finished(&l->keeper, &word.finished, err))
         return err_prefix(err, "writing a checkpoint");
     l->began_ns[number & 1] = clock_ns();
@@ -167,17 +182,25 @@ static enum train_end steps(struct loop *l, struct err *err)
     return end;
 }
 
-/* The last state is in a committed checkpoint, if the plan keeps any. */
+/* The last state is in a committed checkpoint, if the plan keeps any, and in the shared folder, if
+ * it has one. */
 static int settle(struct loop *l, struct err *err)
 {
     bool committed = false;
     double stall_ms;
-    if (l->keeper.ckpt && l->plan->checkpoint.every > 0 && l->keeper.saved < l->finished &&
+    struct keeper_news news;
+    bool lacks = l->keeper.saved < l->finished || keeper_drain_lacks(&l->keeper, l->finished);
+    if (l->keeper.ckpt && l->plan->checkpoint.every > 0 && lacks &&
         save(l, l->finished, &stall_ms, err))
         return -1;
     if (keeper_flush(&l->keeper, &committed, err))
         return -1;
     if (committed && event(l, "checkpoint", l->keeper.committed, "committed", err))
+        return -1;
+    if (keeper_drain_flush(&l->keeper, err))
+        return -1;
+    if (keeper_told(&l->keeper, &news) &&
+        event(l, "shared", news.step, "committed in the shared folder", err))
         return -1;
     return comm_barrier(l->options->comm, &l->trainer.mesh.all, err);
 }
@@ -372,6 +395,7 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
 {
     struct loop l = {.options = options, .plan = options->plan};
     l.keeper.committed = l.keeper.saved = -1;
+    l.keeper.shared.flight = -1;
     enum train_end end = open_loop(&l, err);
     if (end == TRAIN_DONE)
         end = train(&l, err);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "comm/mesh.h"
 #include "launch/rundir.h"
+#include "train/run_folder.h"
 #include "train/threads.h"
 
 #include <errno.h>
@@ -24,7 +25,8 @@ struct session {
     char dir[4096]; /* run folder */
     char run_id[80];
     uint32_t epoch;
-    int lock; /* of the run folder, -1: not ours to hold */
+    int lock;               /* of the run folder, -1: not ours to hold */
+    struct run_folder from; /* what restore names, if that is a run folder */
 };
 
 /* ---- plan and run folder ---- */
@@ -86,10 +88,24 @@ static int write_plan(const struct session *s, struct err *err)
     return 0;
 }
 
+static const char *restore_asked(const struct session *s)
+{
+    return s->options->restore ? s->options->restore : s->identity->restore;
+}
+
+/* Restore may name a run folder: its checkpoints are where its plan says. */
+static int open_from(struct session *s, struct err *err)
+{
+    const char *restore = restore_asked(s);
+    if (!strchr(restore, '/') || !run_folder_is(restore))
+        return 0;
+    return run_folder_open(&s->from, restore, NULL, err) ? err_prefix(err, "restore") : 0;
+}
+
 static void fill_identity(const struct session *s, struct train_identity *out)
 {
     const struct launch_identity *id = s->identity;
-    const char *restore = s->options->restore ? s->options->restore : id->restore;
+    bool run_folder = s->from.plan != NULL;
     *out = (struct train_identity){.rank = id->rank,
                                    .world = id->world,
                                    .local_rank = id->local_rank,
@@ -100,7 +116,10 @@ static void fill_identity(const struct session *s, struct train_identity *out)
                                    .node = id->node,
                                    .run_id = s->run_id,
                                    .run_dir = s->dir,
-                                   .restore = restore};
+                                   .restore = restore_asked(s),
+                                   .from_run_id = run_folder ? s->from.run_id : NULL,
+                                   .from_local = s->from.local,
+                                   .from_shared = s->from.shared};
 }
 
 /* ---- hooks ---- */
@@ -272,7 +291,7 @@ static enum train_end run_rank(struct session *s, enum train_whose *whose, struc
 static enum train_end run_session(struct session *s, enum train_whose *whose, struct err *err)
 {
     *whose = TRAIN_COMMON;
-    if (open_plan(s, err) || train_check(s->plan, err))
+    if (open_plan(s, err) || train_check(s->plan, err) || open_from(s, err))
         return TRAIN_REFUSED;
     if (s->options->local)
         return run_local(s, err);
@@ -303,6 +322,7 @@ enum train_end session_run(const struct session_options *options, struct launch 
     if (whose == TRAIN_MINE && s.identity->world > 1)
         err_prefix(err, "rank %d on %s", s.identity->rank, s.identity->node);
     plan_free(s.plan);
+    run_folder_close(&s.from);
     if (s.lock >= 0)
         close(s.lock);
     if (!launch && s.launch)

@@ -28,10 +28,6 @@ int train_check(const struct plan *plan, struct err *err)
         return plan_error(plan, "checkpoint.redundancy", err,
                           "checkpoint.redundancy: this version writes local checkpoints only: use "
                           "none");
-    if (plan->checkpoint.shared)
-        return plan_error(plan, "checkpoint.shared", err,
-                          "checkpoint.shared: this version writes local checkpoints only: leave it "
-                          "out (checkpoint.local may be a shared folder)");
     return 0;
 }
 
