@@ -230,7 +230,7 @@ write_slurm_conf() {
     host=$(hostname -s)
     [ $mode = namespaces ] && controller=$subnet.1
     cat >"$dir/etc/slurm.conf" <<END
-ClusterName=gtrain$number
+ClusterName=gtrain
 SlurmctldHost=$host($controller)
 SlurmctldPort=$base_port
 SlurmUser=root
@@ -479,6 +479,8 @@ up() {
         chmod 1777 "$dir/shared"
         made_local=no
         [ -d $local_dir ] || { mkdir $local_dir && chmod 1777 $local_dir && made_local=yes; }
+        # The controller refuses the records of a cluster of another name; all of them are dropped.
+        rm -f "$dir/ctld/clustername"
         write_settings
         write_slurm_conf
         if [ $mode = namespaces ]; then
