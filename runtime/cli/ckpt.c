@@ -2,7 +2,8 @@
  *
  * DIR is a folder that a node of a run writes to, or one that holds such folders. All that lie
  * there are scanned as a restore would (ckpt_scan) and joined (catalog.h); a rank whose file is
- * claimed by a node whose folder is not among them is "elsewhere", not missing. */
+ * claimed by a node whose folder is not among them is "elsewhere", not missing. Of a run folder the
+ * two tiers are shown one after the other. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,13 +19,14 @@
 #include "cli/cli.h"
 #include "file.h"
 #include "folder.h"
+#include "train/run_folder.h"
 
 static const char help[] =
     "usage: gtrain ckpt list DIR     checkpoints in a folder, newest first\n"
     "       gtrain ckpt verify DIR   read all committed files, compare every checksum\n"
     "       gtrain ckpt show FILE    what one rank's file holds\n"
     "\n"
-    "DIR is a run's checkpoint folder on a node, or a folder that holds several such.\n"
+    "DIR is a run folder, a run's checkpoint folder, or a folder that holds several such.\n"
     "Exit status: 0 all is well; 1 a file is damaged or missing, or nothing is committed;\n"
     "2 wrong usage, or DIR or FILE cannot be read.\n";
 
@@ -340,11 +342,13 @@ static void verify_run(const char *run, const struct catalog *c, bool *good)
     *good &= newer_is_here;
 }
 
-static int each_run(const char *dir, void (*what)(const char *, const struct catalog *, bool *))
+typedef void run_report(const char *run, const struct catalog *c, bool *good);
+
+/* Reports on all runs in dir; *good becomes false where one is not well. */
+static int each_run(const char *dir, run_report *what, bool *good)
 {
     struct place p = {.n_runs = 0};
     struct err err;
-    bool good = true;
     int rv = look_into(&p, dir, &err) || look_below(&p, dir, &err) ? EXIT_USAGE : EXIT_OK;
     if (!rv && !p.n_runs) {
         err_set(&err, "%s: there are no checkpoints here or one level below", dir);
@@ -359,10 +363,52 @@ static int each_run(const char *dir, void (*what)(const char *, const struct cat
             rv = EXIT_FAILED;
             break;
         }
-        what(p.runs[i], &c, &good);
+        what(p.runs[i], &c, good);
         catalog_free(&c);
     }
     place_free(&p);
+    return rv;
+}
+
+/* One tier of a run folder's run; one that is not on this machine is only said to be elsewhere. */
+static int tier(const char *name, const char *dir, run_report *what, bool *good, int *n)
+{
+    if (!*dir)
+        return EXIT_OK;
+    if (access(dir, F_OK)) {
+        printf("checkpoint.%s: %s: not on this machine, or nothing written yet\n", name, dir);
+        return EXIT_OK;
+    }
+    printf("checkpoint.%s: ", name);
+    fflush(stdout);
+    ++*n;
+    return each_run(dir, what, good);
+}
+
+static int each_tier(const char *dir, run_report *what, bool *good)
+{
+    struct run_folder f;
+    struct err err;
+    int n = 0, rv = EXIT_USAGE;
+    if (run_folder_open(&f, dir, NULL, &err)) {
+        cli_error("%s", err.text);
+    } else {
+        int local = tier("local", f.local, what, good, &n);
+        int shared = tier("shared", f.shared, what, good, &n);
+        rv = local ? local : shared;
+        if (!n) {
+            cli_error("%s: the run's checkpoints are not on this machine, or there are none", dir);
+            rv = EXIT_FAILED;
+        }
+    }
+    run_folder_close(&f);
+    return rv;
+}
+
+static int report(const char *dir, run_report *what)
+{
+    bool good = true;
+    int rv = run_folder_is(dir) ? each_tier(dir, what, &good) : each_run(dir, what, &good);
     return rv ? rv : good ? EXIT_OK : EXIT_FAILED;
 }
 
@@ -423,9 +469,9 @@ int cli_ckpt(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (!strcmp(argv[1], "list"))
-        return each_run(argv[2], list_run);
+        return report(argv[2], list_run);
     if (!strcmp(argv[1], "verify"))
-        return each_run(argv[2], verify_run);
+        return report(argv[2], verify_run);
     if (!strcmp(argv[1], "show"))
         return show(argv[2]);
     cli_error("ckpt has no '%s': list, verify and show are there", argv[1]);

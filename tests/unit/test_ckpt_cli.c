@@ -109,6 +109,57 @@ static void test_commands(void **unused)
     help_remove(dir);
 }
 
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A run folder leads to both tiers, as far as they are on this machine. */
+static void test_run_folder(void **unused)
+{
+    (void)unused;
+    static const char run_id[] = "0123456789abcdef";
+    char dir[256], shared[400], plan[1024], out[16384];
+    struct err err;
+    struct ckpt *c;
+    struct state s = {.n = 0};
+    int64_t shape[] = {100};
+    help_scratch(dir, NULL);
+    write_text(dir, "run.json", "{\"run_id\": \"0123456789abcdef\", \"epoch\": 1}\n");
+    snprintf(plan, sizeof plan,
+             "model: {layers: 2, hidden: 32, ffn: 48, heads: 4, vocab: 256}\n"
+             "data: {format: text, train: data.txt}\n"
+             "training: {steps: 9, global_batch: 2, microbatch: 1, sequence: 8}\n"
+             "checkpoint: {local: %s/not-here, shared: copies, every: 3}\n",
+             dir);
+    write_text(dir, "plan.yaml", plan);
+    expect("list", dir, 1, "are not on this machine, or there are none");
+
+    state_add(&s, CKPT_F32, 1, shape);
+    state_fill(&s, 3);
+    struct ckpt_io io = state_io(&s);
+    snprintf(shared, sizeof shared, "%s/copies/%s", dir, run_id);
+    struct ckpt_options o = help_options(shared, 1);
+    o.run_id = run_id;
+    o.node = "shared";
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(help_checkpoint(c, 3, &err));
+    ckpt_close(c, help_soon());
+    state_free(&s);
+    expect("list", dir, 0, "24  committed\n");
+    expect("verify", dir, 0, "24  good\n");
+    assert_int_equal(run("list", dir, out), 0);
+    if (!strstr(out, "checkpoint.local: ") || !strstr(out, "/not-here/0123456789abcdef: not on") ||
+        !strstr(out, "checkpoint.shared: run 0123456789abcdef"))
+        fail_msg("not both tiers in\n%s", out);
+    help_remove(dir);
+}
+
 static void test_refusals(void **unused)
 {
     (void)unused;
@@ -133,6 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("ckpt cli", tests, NULL, NULL);
