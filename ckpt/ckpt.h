@@ -166,6 +166,45 @@ void ckpt_file_close(struct ckpt_file *f);
 int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *position,
                  struct err *err);
 
+/* ---- restore into another layout ---- */
+
+/* What a rank's file holds, as text that travels: a line a tensor, in the order given (or the
+ * file's), "NAME DTYPE GLOBAL OFFSET SHAPE", the last three as "1,2" ("-": a scalar). Files cut
+ * alike have the same text. malloc'ed. Pure. */
+char *ckpt_table(const struct ckpt_tensor *tensors, int n, struct err *err);
+char *ckpt_file_table(const struct ckpt_file *f, struct err *err);
+
+/* A box of a tensor, in the global tensor's coordinates, that is in a file and is wanted. */
+struct ckpt_piece {
+    int source, from; /* index of the table; the tensor's in it */
+    int to;           /* of the wanted tensor */
+    int64_t offset[CKPT_MAX_DIMS], shape[CKPT_MAX_DIMS];
+};
+
+/* The pieces that make up the wanted slices, in the order of those. Where several tables have an
+ * element the first does: give near ones first, and to each replica another order. A hole, or a
+ * tensor of another shape or dtype, is an error. *pieces is malloc'ed. Pure. */
+int ckpt_pieces(const struct ckpt_tensor *wanted, int n, const char *const *tables, int n_tables,
+                struct ckpt_piece **pieces, int *n_pieces, struct err *err);
+
+/* Bytes of a box of that dtype. */
+int64_t ckpt_piece_bytes(const struct ckpt_piece *piece, const struct ckpt_tensor *tensor);
+
+/* A piece out of a file (tensor piece->from), row-major, in portions, each checked by its CRC
+ * before take gets it. What take returns, if not 0, ends it. Reads the blocks of 1 MiB that hold
+ * the piece, no others. */
+int ckpt_file_read_piece(struct ckpt_file *f, const struct ckpt_piece *piece,
+                         int (*take)(void *arg, const void *p, size_t n, struct err *err),
+                         void *arg, struct err *err);
+
+/* Fill this rank's tensors piece by piece. begin waits for the writer; then for each piece
+ * ckpt_fill_piece, and its bytes, row-major, in portions; end hands all tensors over through
+ * io.copy_in. A tensor that gets no piece, and every element without, is zero. */
+int ckpt_fill_begin(struct ckpt *c, struct err *err);
+int ckpt_fill_piece(struct ckpt *c, const struct ckpt_piece *piece, struct err *err);
+int ckpt_fill_put(struct ckpt *c, const void *p, size_t n, struct err *err);
+int ckpt_fill_end(struct ckpt *c, struct err *err);
+
 /* Waits for the writer up to the deadline (a clock_ms() point; 0: not at all), then cancels it; an
  * unfinished file is unlinked. A writer that the kernel does not let go is left behind, with its
  * memory, after another few seconds. */

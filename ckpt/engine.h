@@ -9,6 +9,7 @@
 #include "blockio.h"
 #include "layout.h"
 #include "retain.h"
+#include "runs.h"
 #include "sys.h"
 
 enum {
@@ -46,6 +47,11 @@ struct ckpt {
 
     int64_t last_step; /* of the save before; the caller's thread */
 
+    /* Between ckpt_fill_begin and end: the piece that is put. */
+    struct runs runs;
+    unsigned char *slice;     /* its tensor in the buffer */
+    int64_t run_at, run_left; /* of the run begun */
+
     /* Between caller and writer, under lock. While write_wanted, the buffer is the writer's. */
     pthread_mutex_t lock;
     pthread_cond_t to_writer, from_writer;
@@ -73,6 +79,10 @@ int64_t engine_file_bytes(const struct ckpt *c);
 void engine_name(const struct ckpt *c, enum name_kind kind, int64_t step, char out[CKPT_NAME_ROOM]);
 /* The (epoch, generation) is lower than, the same as, higher than this writer's: -1, 0, 1. */
 int engine_compare(const struct ckpt *c, const struct ckpt_key *key);
+
+/* All tensors through io.copy_in: from[i], in data, is tensor i (NULL: laid out as registered). */
+int engine_hand_over(struct ckpt *c, const struct layout_tensor *const *from,
+                     const unsigned char *data, struct err *err);
 
 /* Makes the reserve file where there is none. */
 int writer_reserve(struct ckpt *c, struct err *err);

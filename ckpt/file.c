@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "crc.h"
+#include "runs.h"
 
 int file_read_at(struct ckpt_file *f, void *to, int64_t n, int64_t at, struct err *err)
 {
@@ -173,21 +174,59 @@ int ckpt_file_tensor(const struct ckpt_file *f, int i, struct ckpt_tensor *out)
     return 0;
 }
 
-int ckpt_file_read(struct ckpt_file *f, int i, void *host, struct err *err)
+/* Bytes [at, end) of the data, a block at a time. */
+static int read_range(struct ckpt_file *f, int64_t at, int64_t end,
+                      int (*take)(void *arg, const void *p, size_t n, struct err *err), void *arg,
+                      struct err *err)
 {
-    if (i < 0 || i >= f->n)
-        return err_set(err, "%s has tensors 0 to %d, not %d", f->path, f->n - 1, i);
-    unsigned char *to = host;
-    for (int64_t at = f->tensors[i].begin, end = f->tensors[i].end; at < end;) {
+    while (at < end) {
         int64_t block = at / CKPT_CRC_BLOCK, block_end = (block + 1) * CKPT_CRC_BLOCK;
         size_t n = (size_t)((block_end < end ? block_end : end) - at);
         const unsigned char *p = file_block(f, block, err);
-        if (!p)
+        if (!p || take(arg, p + at % CKPT_CRC_BLOCK, n, err))
             return -1;
-        memcpy(to, p + at % CKPT_CRC_BLOCK, n);
-        to += n;
         at += (int64_t)n;
     }
+    return 0;
+}
+
+static int check_index(const struct ckpt_file *f, int i, struct err *err)
+{
+    if (i >= 0 && i < f->n)
+        return 0;
+    return err_set(err, "%s has tensors 0 to %d, not %d", f->path, f->n - 1, i);
+}
+
+static int to_host(void *arg, const void *p, size_t n, struct err *err)
+{
+    unsigned char **to = arg;
+    (void)err;
+    memcpy(*to, p, n);
+    *to += n;
+    return 0;
+}
+
+int ckpt_file_read(struct ckpt_file *f, int i, void *host, struct err *err)
+{
+    unsigned char *to = host;
+    if (check_index(f, i, err))
+        return -1;
+    return read_range(f, f->tensors[i].begin, f->tensors[i].end, to_host, &to, err);
+}
+
+int ckpt_file_read_piece(struct ckpt_file *f, const struct ckpt_piece *piece,
+                         int (*take)(void *arg, const void *p, size_t n, struct err *err),
+                         void *arg, struct err *err)
+{
+    struct runs runs;
+    if (check_index(f, piece->from, err))
+        return -1;
+    const struct layout_tensor *t = &f->tensors[piece->from];
+    if (!runs_begin(&runs, &t->tensor, piece->offset, piece->shape))
+        return err_set(err, "%s: %s holds another part of its tensor", f->path, t->key);
+    for (int64_t at; runs_next(&runs, &at);)
+        if (read_range(f, t->begin + at, t->begin + at + runs.bytes, take, arg, err))
+            return -1;
     return 0;
 }
 

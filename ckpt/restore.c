@@ -95,12 +95,14 @@ static const struct layout_tensor **match(const struct ckpt *c, const struct ckp
     return from;
 }
 
-static int copy_state(struct ckpt *c, const struct layout_tensor **from, const unsigned char *data,
-                      struct err *err)
+int engine_hand_over(struct ckpt *c, const struct layout_tensor *const *from,
+                     const unsigned char *data, struct err *err)
 {
-    for (int i = 0; i < c->layout.n; i++)
-        if (c->io.copy_in(c->io.arg, i, data + from[i]->begin, err))
+    for (int i = 0; i < c->layout.n; i++) {
+        const struct layout_tensor *t = from ? from[i] : &c->layout.tensors[i];
+        if (c->io.copy_in(c->io.arg, i, data + t->begin, err))
             return err_prefix(err, "copying %s out of a checkpoint", c->layout.tensors[i].key);
+    }
     return c->io.flush ? c->io.flush(c->io.arg, err) : 0;
 }
 
@@ -110,7 +112,7 @@ static int restore_data(struct ckpt *c, struct ckpt_file *f, const struct layout
     if (f->memory) {
         if (ckpt_file_verify(f, err))
             return -1;
-        return copy_state(c, from, f->memory + f->header_bytes, err);
+        return engine_hand_over(c, from, f->memory + f->header_bytes, err);
     }
     unsigned char *own = NULL, *memory = c->buffer + c->layout.header_bytes;
     if (f->data_bytes > c->layout.data_bytes) { /* a file with more in it than we register */
@@ -123,7 +125,7 @@ static int restore_data(struct ckpt *c, struct ckpt_file *f, const struct layout
     }
     int rv = read_checked(c, f, memory, err);
     if (!rv)
-        rv = copy_state(c, from, memory, err);
+        rv = engine_hand_over(c, from, memory, err);
     if (own)
         munmap(own, (size_t)f->data_bytes);
     return rv;
