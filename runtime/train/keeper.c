@@ -86,29 +86,27 @@ static void describe(const struct state_tensor *t, enum kdtype dtype, const char
     }
 }
 
-/* The table for ckpt_open; the names live in keeper->names. NULL: no memory. */
-static struct ckpt_tensor *list_tensors(struct keeper *keeper)
+/* The table for ckpt_open, into keeper->tensors. */
+static int list_tensors(struct keeper *keeper, struct err *err)
 {
     const struct state *state = keeper->state;
-    size_t n = (size_t)state->n * PARTS + 1;
-    struct ckpt_tensor *list = calloc(n, sizeof *list);
-    keeper->names = malloc(n * NAME_BYTES);
-    if (!list || !keeper->names) {
-        free(list);
-        return NULL;
-    }
-    for (size_t i = 0; i + 1 < n; i++) {
+    int n = keeper->n_tensors = state->n * PARTS + 1;
+    keeper->tensors = calloc((size_t)n, sizeof *keeper->tensors);
+    keeper->names = malloc((size_t)n * NAME_BYTES);
+    if (!keeper->tensors || !keeper->names)
+        return err_set(err, "no memory for the checkpoint's table");
+    for (int i = 0; i + 1 < n; i++) {
         const struct state_tensor *t = &state->tensors[i / PARTS];
-        char *name = keeper->names + i * NAME_BYTES;
+        char *name = keeper->names + (size_t)i * NAME_BYTES;
         snprintf(name, NAME_BYTES, "%s%s", part_prefix[i % PARTS], t->global.name);
-        describe(t, state->dtype, name, &list[i]);
+        describe(t, state->dtype, name, &keeper->tensors[i]);
     }
-    list[n - 1] = (struct ckpt_tensor){.name = KEEPER_LAYOUT_NAME,
-                                       .dtype = CKPT_I64,
-                                       .dims = 1,
-                                       .global = {LAYOUT_WORDS},
-                                       .shape = {LAYOUT_WORDS}};
-    return list;
+    keeper->tensors[n - 1] = (struct ckpt_tensor){.name = RESHARD_LAYOUT_NAME,
+                                                  .dtype = CKPT_I64,
+                                                  .dims = 1,
+                                                  .global = {LAYOUT_WORDS},
+                                                  .shape = {LAYOUT_WORDS}};
+    return 0;
 }
 
 /* FNV-1a: only told apart, never trusted. */
@@ -140,12 +138,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .leader = identity->local_rank == 0,
     };
     struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .flush = flush, .arg = keeper};
-    struct ckpt_tensor *list = list_tensors(keeper);
-    if (!list)
-        return err_set(err, "no memory for the checkpoint's table");
-    int rv = ckpt_open(&keeper->ckpt, &options, list, keeper->state->n * PARTS + 1, &io, err);
-    free(list);
-    return rv;
+    return ckpt_open(&keeper->ckpt, &options, keeper->tensors, keeper->n_tensors, &io, err);
 }
 
 static int join_path(char *out, size_t size, const char *a, const char *b, struct err *err)
@@ -206,7 +199,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
     if (!plan->checkpoint.local && !plan->checkpoint.shared)
         return 0;
-    if (set_dirs(keeper, err) || keeper_drain_make(keeper, err) || keeper_read_wish(keeper, err))
+    if (list_tensors(keeper, err) || set_dirs(keeper, err) || keeper_drain_make(keeper, err) ||
+        keeper_read_wish(keeper, err))
         return -1;
     return keeper_scan(keeper, err);
 }
@@ -221,6 +215,16 @@ int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err
     if (keeper->shared.dir[0] && !keeper->shared.drain && keeper_drain_open(keeper, err))
         return -1;
     return keeper->decision.found ? keeper_fill(keeper, start, err) : 0;
+}
+
+int keeper_move(struct keeper *keeper, struct err *err)
+{
+    if (!keeper->decision.found)
+        return 0;
+    int rv = reshard_move(&keeper->reshard, keeper->ckpt, err);
+    keeper->damaged = keeper->reshard.damaged;
+    reshard_close(&keeper->reshard);
+    return rv;
 }
 
 int keeper_save(struct keeper *keeper, int64_t step, int64_t *stall_ns, struct err *err)
@@ -298,7 +302,8 @@ void keeper_close(struct keeper *keeper, bool orderly)
     ckpt_decision_free(&keeper->decision);
     free(keeper->scanned);
     free(keeper->scanned_shared);
-    free(keeper->fetched);
+    reshard_close(&keeper->reshard);
+    free(keeper->tensors);
     free(keeper->names);
     *keeper = (struct keeper){
         .shared = {.flight = -1, .copied = -1, .told = -1}, .committed = -1, .saved = -1};

@@ -1,9 +1,9 @@
 /* keeper.h - checkpoints as the training loop sees them: restore at the start, save, commit.
  *
  * ckpt/ writes and reads one rank's file and makes the pure decisions; the keeper carries small
- * texts between ranks, moves a file to a rank on another node than its own, and hands the rank's
- * tensors over. A rank's file holds, for every tensor of its state, the weight under its model name
- * and Adam's moments under "exp_avg." and "exp_avg_sq." + name, and one tensor "gtrain.layout". */
+ * texts between ranks, lets reshard.h bring each rank its slices, and hands its tensors over. A
+ * rank's file holds, for every tensor of its state, the weight under its model name and Adam's
+ * moments under "exp_avg." and "exp_avg_sq." + name, and one tensor "gtrain.layout". */
 #ifndef GTRAIN_KEEPER_H
 #define GTRAIN_KEEPER_H
 
@@ -11,10 +11,8 @@
 #include "comm/mesh.h"
 #include "plan/plan.h"
 #include "train/identity.h"
+#include "train/reshard.h"
 #include "train/state.h"
-
-/* What gtrain.layout holds: the degrees that made the slices, and a hash of kernels_signature. */
-enum { LAYOUT_SIGNATURE = MESH_AXES, LAYOUT_WORDS };
 
 /* What identity->restore asks for. */
 struct keeper_wish {
@@ -57,19 +55,18 @@ struct keeper {
     struct ckpt_decision decision; /* from keeper_find */
     bool stepped_back;             /* a newer decision than that was found to be damaged */
     struct keeper_shared shared;
-    void *fetched; /* this rank's file, if it came from another node */
-    bool damaged;  /* this rank's file was found to be, by keeper_restore */
+    struct reshard reshard; /* who has what of the decision; open from keeper_find to keeper_move */
+    bool damaged;           /* a file was found to be, by keeper_restore or keeper_move */
     int64_t layout[LAYOUT_WORDS];
-    char *names;       /* of the tensors; owned */
+    struct ckpt_tensor *tensors; /* this rank's slices, gtrain.layout last */
+    int n_tensors;
+    char *names;       /* theirs */
     char dir[4096];    /* <checkpoint.local>/<run_id>, or <checkpoint.shared>/... where there is
                         * no local; "": the plan keeps no checkpoints */
     int64_t committed; /* newest committed step, -1: none */
     int64_t saved;     /* newest step that was handed to the writer, or restored, -1: none */
     bool saved_here;   /* it was the former */
 };
-
-/* Name of the tensor that says how a file was cut. */
-#define KEEPER_LAYOUT_NAME "gtrain.layout"
 
 /* What was restored, for the log. */
 struct keeper_start {
@@ -78,7 +75,7 @@ struct keeper_start {
     char note[512]; /* what is worth an event: passed-over checkpoints, another arithmetic; or "" */
 };
 
-/* Three steps, so that all ranks can agree that each went well before the next: nobody may wait in
+/* Four steps, so that all ranks can agree that each went well before the next: nobody may wait in
  * one for a rank that failed in another. Each -1 with err; keeper_close after any.
  *
  * keeper_open: name the folder, find what this node holds. */
@@ -87,19 +84,23 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                 const struct mesh *mesh, struct state *state, struct kstream *stream,
                 struct err *err);
 
-/* Exchange that, decide what identity->restore asks for, bring each rank's file to it. A failure
+/* Exchange that, decide what identity->restore asks for, find out who has what of it. A failure
  * that does not come from the network is the same on all ranks. May be called again after
  * keeper_step_back. */
 int keeper_find(struct keeper *keeper, struct err *err);
 
-/* Open the writer; fill the state, if there is something to restore. */
+/* Open the writer; fill the state from a whole file, or plan the pieces it is made of, if there is
+ * something to restore. No network. */
 int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err *err);
+
+/* All ranks call, once all have done that: the pieces move. */
+int keeper_move(struct keeper *keeper, struct err *err);
 
 /* All ranks are filled: the run goes on from there. */
 int keeper_adopt(struct keeper *keeper, struct err *err);
 
 /* The decision's files cannot be used, on some rank: may an older checkpoint be taken (then
- * keeper_find and keeper_restore again)? All ranks call, and get the same answer. */
+ * keeper_find and so on again)? All ranks call, and get the same answer. */
 bool keeper_step_back(struct keeper *keeper);
 
 /* The state after `step` steps: copy it and start writing. stall_ns as in ckpt_save. */

@@ -331,6 +331,8 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
         }
         enum train_end mine = keeper_restore(&l->keeper, start, err) ? TRAIN_REFUSED : TRAIN_DONE;
         enum train_end end = agree(l, mine, err);
+        if (end == TRAIN_DONE)
+            end = agree(l, keeper_move(&l->keeper, err) ? TRAIN_REFUSED : TRAIN_DONE, err);
         if (end == TRAIN_DONE || !l->damaged || !keeper_step_back(&l->keeper))
             return end;
         l->common = l->damaged = false;

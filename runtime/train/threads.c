@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,8 +50,23 @@ static struct kernels *open_device(const struct thread_rank *r, struct err *err)
     return deferred;
 }
 
+/* Rank, and where it is said to be. node: where its name may lie. */
+static void set_place(struct train_identity *identity, const struct thread_rank *r, char node[16])
+{
+    const struct threads_options *o = r->options;
+    int world = o->plan->world, here = o->node_ranks ? o->node_ranks : world;
+    identity->rank = r->rank;
+    identity->world = world;
+    identity->local_rank = r->rank % here;
+    identity->local_world = r->rank - identity->local_rank + here > world ? world % here : here;
+    snprintf(node, 16, "n%d", r->rank / here);
+    if (o->node_ranks)
+        identity->node = node;
+}
+
 static void *run_rank(void *arg)
 {
+    char node[16];
     struct thread_rank *r = arg;
     const struct threads_options *o = r->options;
     struct train_options t = {.plan = o->plan,
@@ -60,8 +76,7 @@ static void *run_rank(void *arg)
                               .hooks = o->hooks,
                               .measure = o->measure,
                               .out_fd = o->out_fd};
-    t.identity.rank = t.identity.local_rank = r->rank;
-    t.identity.world = t.identity.local_world = o->plan->world;
+    set_place(&t.identity, r, node);
     if (r->rank != o->step_rank)
         t.hooks.step = NULL;
     if (r->rank != 0)

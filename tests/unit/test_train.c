@@ -156,17 +156,6 @@ static void none_starts_afresh(void **state)
     assert_int_equal(r.first, 1);
 }
 
-static void refuses_another_layout(void **state)
-{
-    (void)state;
-    struct rig_run run = restore_of("latest", 2);
-    run.changes[3] = "parallel.pipeline=2"; /* two ranks as well */
-    refused(&run, (const char *[]){"tensor 2, context 1, expert 1, pipeline 1, data 1",
-                                   "tensor 1, context 1, expert 1, pipeline 2, data 1", NULL});
-    run.changes[3] = "parallel.data=1";
-    refused(&run, (const char *[]){"written by 2 ranks", "make 1", NULL});
-}
-
 static void refuses_another_plan(void **state)
 {
     (void)state;
@@ -286,7 +275,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(restores_a_step, make_run, remove_run),
         cmocka_unit_test_setup_teardown(refuses_a_missing_step, make_run, remove_run),
         cmocka_unit_test_setup_teardown(none_starts_afresh, make_run, remove_run),
-        cmocka_unit_test_setup_teardown(refuses_another_layout, make_run, remove_run),
         cmocka_unit_test_setup_teardown(refuses_another_plan, make_run, remove_run),
         cmocka_unit_test_setup_teardown(damaged_newest_falls_back, make_run, remove_run),
         cmocka_unit_test_setup_teardown(refuses_what_it_cannot, make_run, remove_run),

@@ -92,7 +92,7 @@ static struct plan *load(const struct rig_run *run, struct err *err)
 {
     char text[2048];
     int n = 0;
-    while (n < 8 && run->changes[n])
+    while (n < RIG_CHANGES && run->changes[n])
         n++;
     snprintf(text, sizeof text, plan_format, RIG_VOCAB, run->folder, run->steps);
     return plan_parse(text, strlen(text), "rig", (char *const *)run->changes, n, "/", err);
@@ -110,13 +110,14 @@ void rig_train(const struct rig_run *run, struct rig_result *out)
         .identity = {.epoch = run->epoch ? run->epoch : 1,
                      .generation = 1,
                      .node = "here",
-                     .run_id = "0123456789abcdef",
+                     .run_id = run->run_id ? run->run_id : "0123456789abcdef",
                      .run_dir = run->records ? run->folder : NULL,
                      .restore = run->restore},
         .hooks = {.stop_asked = on_stop_asked, .step = on_step, .arg = &w},
         .out_fd = -1,
         .threads = run->threads ? run->threads : 1,
         .deferred_seed = run->deferred_seed,
+        .node_ranks = run->node_ranks,
     };
     out->end = threads_run(&o, &out->err);
     plan_free(plan);

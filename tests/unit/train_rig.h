@@ -5,7 +5,7 @@
 
 #include "train/threads.h"
 
-enum { RIG_MAX_STEPS = 64, RIG_VOCAB = 61 };
+enum { RIG_MAX_STEPS = 64, RIG_VOCAB = 61, RIG_CHANGES = 16 };
 
 /* A temporary folder with tokens.bin in it (llm.c's format, 61 tokens, about 20,000 of them that
  * can be learnt); and its removal with all that is in it. */
@@ -16,13 +16,15 @@ void rig_folder_remove(const char *folder);
 struct rig_run {
     const char *folder;
     int steps;
-    const char *changes[8]; /* "section.key=value", on top of the rig's plan */
-    int threads;            /* of a rank's device; 0: one */
+    const char *changes[RIG_CHANGES]; /* "section.key=value", on top of the rig's plan */
+    int threads;                      /* of a rank's device; 0: one */
     uint64_t deferred_seed;
     int stop_after; /* > 0: ask for a stop once that many steps are done */
     const char *restore;
-    uint32_t epoch; /* 0: 1 */
-    bool records;   /* write metrics and events into folder */
+    uint32_t epoch;     /* 0: 1 */
+    const char *run_id; /* NULL: one that is always the same */
+    int node_ranks;     /* as in threads_options */
+    bool records;       /* write metrics and events into folder */
 };
 
 struct rig_result {

@@ -1,0 +1,87 @@
+/* reshard.h - a checkpoint's files to the ranks that need them, whatever layout wrote them.
+ *
+ * Every file has a rank that serves it: one on the node it lies on. A file on a node that has no
+ * rank is one that all nodes see (the shared folder); each rank reads it itself. What the files
+ * hold is exchanged once, a table for each way of cutting, so replicas cost nothing. Then each rank
+ * knows by itself where its slices are. A rank whose very slices are in a file at hand reads that
+ * file whole (`whole`); any other asks for pieces.
+ *
+ * Pieces move in rounds. In round x rank r meets rank r ^ x and nobody else, so each is busy with
+ * one other, all of them at once, and nobody waits in a circle. In a meeting the lower rank asks
+ * first. */
+#ifndef GTRAIN_RESHARD_H
+#define GTRAIN_RESHARD_H
+
+#include "ckpt.h"
+#include "comm/mesh.h"
+
+/* What gtrain.layout holds: the degrees that made the slices, and a hash of kernels_signature. */
+enum { LAYOUT_SIGNATURE = MESH_AXES, LAYOUT_WORDS };
+
+/* Name of the tensor that says how a file was cut. */
+#define RESHARD_LAYOUT_NAME "gtrain.layout"
+
+enum { RESHARD_NODE_BYTES = 256, RESHARD_TEXT_BYTES = 512 };
+
+struct reshard_file {
+    int number;   /* of the decision's places */
+    int damaged;  /* then text says how, and the rest is nothing */
+    uint64_t cut; /* hash of the file's table */
+    int64_t layout[LAYOUT_WORDS];
+    char text[RESHARD_TEXT_BYTES];
+};
+
+struct reshard_rank {
+    char node[RESHARD_NODE_BYTES];
+    uint64_t cut; /* hash of the table of its own slices */
+};
+
+struct reshard {
+    struct comm *comm;
+    const struct mesh *mesh;
+    const struct ckpt_decision *decision;
+    struct reshard_rank *ranks; /* world */
+    struct reshard_file *files; /* the decision's world */
+    int *server;                /* by file: a rank, -1: everybody reads it */
+    int *whole;                 /* by rank: the file that it reads whole, -1: it asks for pieces */
+    bool moves;                 /* some rank asks for pieces */
+    char **tables;              /* one for each cut, where moves; then n_tables of */
+    uint64_t *cuts;
+    int n_tables;
+    struct ckpt_piece *pieces; /* this rank's; source is a file, in their order */
+    int n_pieces;
+    int64_t *piece_bytes;
+    bool damaged; /* a file turned out to be while it moved */
+};
+
+/* All ranks call: who is where, what the files hold. own: ckpt_table of this rank's slices. node:
+ * its name. A file that cannot be read is no failure here: see reshard_damage. -1: the network, or
+ * no memory. reshard_close after either. */
+int reshard_open(struct reshard *r, struct comm *comm, const struct mesh *mesh,
+                 const struct ckpt_decision *decision, const char *node, const char *own,
+                 struct err *err);
+
+/* The first file that cannot be used, the same on all ranks; NULL: all can. */
+const struct reshard_file *reshard_damage(const struct reshard *r);
+
+/* Where this rank's pieces are, unless it reads a whole file. No network. */
+int reshard_plan(struct reshard *r, const struct ckpt_tensor *wanted, int n, struct err *err);
+
+/* All ranks call, after all have planned: pieces into c, with ckpt_fill. A damaged file is a
+ * failure of the rank that serves it (r->damaged), and the others go on as if it were not. */
+int reshard_move(struct reshard *r, struct ckpt *c, struct err *err);
+
+/* The record's file, and no other: its digest stands for every byte. */
+int reshard_open_file(const struct reshard *r, int file, struct ckpt_file **out, struct err *err);
+
+void reshard_close(struct reshard *r);
+
+/* Which rank serves each file: those of its node take turns. nodes: the ranks'. Pure. */
+void reshard_servers(const struct reshard_rank *ranks, int world, const struct ckpt_place *places,
+                     int n_files, int *server);
+
+/* The file of a cut that this rank had best read: its own, one of its node, else replicas take
+ * turns. -1: none. Pure. */
+int reshard_nearest(const struct reshard *r, int rank, uint64_t cut);
+
+#endif
