@@ -11,6 +11,7 @@
  *
  *   test_ckpt_crash [--long | --cases N | --case K]
  */
+#include "crash_shim.h"
 #include "../unit/ckpt_help.h"
 
 #include <fcntl.h>
@@ -20,8 +21,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-#include "sys.h"
 
 enum {
     CASES = 300,
@@ -33,88 +32,6 @@ enum {
     EXIT_LIED = 3,    /* the child found a wrong state */
     EXIT_REFUSED = 4, /* the child could not even start */
 };
-
-enum fault {
-    FAULT_KILL,  /* SIGKILL at a boundary */
-    FAULT_TORN,  /* half a transfer, then SIGKILL */
-    FAULT_NOSPC, /* ENOSPC for some calls */
-    FAULT_EIO,   /* EIO for some calls */
-    FAULT_SHORT, /* every other transfer is cut */
-    FAULT_AGAIN, /* EAGAIN and EINTR now and then */
-    FAULTS,
-};
-
-struct shared {
-    atomic_int boundary;
-    _Atomic int64_t committed, tried;
-};
-
-struct shim {
-    enum fault fault;
-    int at, length; /* the first boundary that suffers, and how many do */
-    struct shared *shared;
-    bool talk;
-};
-
-static uint64_t mix(uint64_t x) /* splitmix64's finaliser */
-{
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
-static void die(void)
-{
-    kill(getpid(), SIGKILL);
-    for (;;)
-        pause();
-}
-
-/* Part of a transfer, in sectors where it has some. */
-static ssize_t part(size_t bytes)
-{
-    return (ssize_t)(bytes >= 8192 ? bytes / 2 / 4096 * 4096 : bytes > 1 ? bytes / 2 : bytes);
-}
-
-static ssize_t shim_allow(void *arg, enum ckpt_op op, size_t bytes)
-{
-    struct shim *s = arg;
-    int n = atomic_fetch_add(&s->shared->boundary, 1);
-    bool hit = n >= s->at && n < s->at + s->length;
-    bool transfer = op == CKPT_OP_WRITE || op == CKPT_OP_READ;
-    switch (s->fault) {
-    case FAULT_KILL:
-        if (n >= s->at)
-            die();
-        break;
-    case FAULT_TORN:
-        if (n == s->at && op == CKPT_OP_WRITE)
-            return part(bytes);
-        if (n >= s->at)
-            die();
-        break;
-    case FAULT_NOSPC:
-        if (hit && (op == CKPT_OP_WRITE || op == CKPT_OP_RESERVE))
-            return -ENOSPC;
-        break;
-    case FAULT_EIO:
-        if (hit && op != CKPT_OP_WAIT)
-            return -EIO;
-        break;
-    case FAULT_SHORT:
-        if (transfer && mix((uint64_t)n) % 2)
-            return part(bytes);
-        break;
-    case FAULT_AGAIN:
-        if (transfer && op == CKPT_OP_WRITE && bytes >= 4096 && n % 37 == 5)
-            return n % 2 ? -EAGAIN : -EINTR;
-        break;
-    case FAULTS:
-        break;
-    }
-    return (ssize_t)bytes;
-}
 
 struct scene {
     char dir[256];
