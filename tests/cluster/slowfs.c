@@ -3,17 +3,15 @@
  *   slowfs DELAY_MS BACKING MOUNTPOINT
  *
  * Each write of 4 KiB or more waits DELAY_MS before it lands in BACKING. The waiting happens here,
- * in another process than the writer's: a writer that is killed leaves writes in flight that land
- * when it is long gone, as on a real device with a deep queue. BACKING/../slowfs.late counts them:
- * one line per write that landed after its writer had ended. Runs in the foreground; ends when it
- * is unmounted or on SIGTERM. */
+ * in another process than the writer's: writes of a writer that is killed land all the same, as on
+ * a real device with a deep queue. BACKING/../slowfs.log has a line "write FILE OFFSET BYTES" for
+ * each as it lands. Runs in the foreground; ends when it is unmounted or on SIGTERM. */
 #define FUSE_USE_VERSION 31
 #include <fuse3/fuse.h>
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +25,7 @@ enum { SLOW_BYTES = 4096, PATH_BYTES = 4096 };
 struct slowfs {
     char backing[2048];
     long delay_ms;
-    int late_fd;
+    int log_fd;
 };
 
 static struct slowfs *self(void)
@@ -178,9 +176,8 @@ static int slow_write(const char *path, const char *data, size_t size, off_t off
         nanosleep(&pause, NULL);
     }
     int rc = outcome((int)pwrite((int)fi->fh, data, size, offset));
-    pid_t writer = fuse_get_context()->pid;
-    if (size >= SLOW_BYTES && writer > 0 && kill(writer, 0) && errno == ESRCH)
-        dprintf(fs->late_fd, "%s %lld %zu\n", path, (long long)offset, size);
+    if (size >= SLOW_BYTES)
+        dprintf(fs->log_fd, "write %s %lld %zu\n", path, (long long)offset, size);
     return rc;
 }
 
@@ -246,14 +243,15 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: slowfs DELAY_MS BACKING MOUNTPOINT\n");
         return 2;
     }
-    char late[PATH_BYTES];
-    snprintf(late, sizeof late, "%s/../slowfs.late", fs.backing);
-    fs.late_fd = open(late, O_WRONLY | O_CREAT | O_APPEND, 0644);
-    if (fs.late_fd < 0) {
-        perror(late);
+    char log[PATH_BYTES];
+    snprintf(log, sizeof log, "%s/../slowfs.log", fs.backing);
+    fs.log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (fs.log_fd < 0) {
+        perror(log);
         return 1;
     }
-    char *args[] = {argv[0], "-f", "-o", "allow_other,default_permissions", argv[3], NULL};
+    char *args[] = {argv[0], "-f", "-o", "allow_other,default_permissions,max_threads=64",
+                    argv[3], NULL};
     umask(0);
     return fuse_main(5, args, &operations, &fs);
 }
