@@ -35,7 +35,7 @@ static int check_wish(const struct keeper *keeper, struct err *err)
     if (!w->exact || (d->found && (w->step < 0 || d->position.step == w->step)))
         return 0;
     if (w->step < 0)
-        return err_set(err, "restore: %s holds no committed checkpoint that is whole%s%s", w->dir,
+        return err_set(err, "restore: %s holds no committed checkpoint that is whole%s%s", dir,
                        d->report && *d->report ? ": " : "", d->report ? d->report : "");
     if (!d->found)
         return err_set(err, "restore: %s holds no committed checkpoint of step %lld or before", dir,

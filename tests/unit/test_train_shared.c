@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,6 +161,27 @@ static void nodes_are_gone(void **state)
     assert_int_equal(count(shared, ".part"), 0);
     assert_in_range(count(shared, ".safetensors"), 4, 2 * 4);
     assert_int_equal(count(shared, ".commits"), 1);
+}
+
+/* Into another layout too, from nothing but the copies; two nodes. */
+static void another_layout(void **state)
+{
+    (void)state;
+    struct rig_result whole, r;
+    struct rig_run run = run_of(1);
+    undisturbed(&whole);
+    run.node_ranks = 2;
+    int64_t step = stopped_at(&run);
+    lose(local);
+    run.changes[0] = "parallel.tensor=1";
+    run.changes[7] = "parallel.data=2";
+    run.epoch = 2;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, step + 1);
+    for (int i = 0; i < r.n; i++)
+        if (!(fabs(r.loss[i] - whole.loss[r.first - 1 + i]) < 1e-10))
+            fail_msg("step %d: loss %.17g, undisturbed %.17g", (int)r.first + i, r.loss[i],
+                     whole.loss[r.first - 1 + i]);
 }
 
 /* shared_every 0: only the last; and a run of no steps copies what it was restored from, once. */
@@ -381,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nodes_are_gone, make, clear),
+        cmocka_unit_test_setup_teardown(another_layout, make, clear),
         cmocka_unit_test_setup_teardown(last_only, make, clear),
         cmocka_unit_test_setup_teardown(local_is_newer, make, clear),
         cmocka_unit_test_setup_teardown(copies_stand_in, make, clear),
