@@ -116,14 +116,26 @@ static void copy(struct ckpt_drain *d)
         d->failure = err;
 }
 
+/* Space for the next one; where it cannot be dropped now, retention does it later. */
+static void abandon(struct ckpt_drain *d)
+{
+    struct drain_job job = d->abandoned;
+    d->abandon = false;
+    pthread_mutex_unlock(&d->lock);
+    sys_unlink(d->hook, d->dirfd, job.path);
+    pthread_mutex_lock(&d->lock);
+}
+
 static void *drain_main(void *arg)
 {
     struct ckpt_drain *d = arg;
     pthread_mutex_lock(&d->lock);
-    while (!d->stop || d->commit) {
+    while (!d->stop || d->commit || d->abandon) {
         d->busy = true;
         if (d->commit)
             commit(d);
+        else if (d->abandon)
+            abandon(d);
         else if (d->state == CKPT_DRAIN_COPYING)
             copy(d);
         else
@@ -189,7 +201,8 @@ static int copy_options(struct ckpt_drain *d, const struct ckpt_drain_options *o
     return 0;
 }
 
-/* What is there already will be dropped in exchange, where something is dropped at all. */
+/* What is committed there will be dropped in exchange, where something is dropped at all. What is
+ * not goes after the next commit only: that one must fit beside it. */
 static int check_space(const struct ckpt_drain *d, int64_t total_bytes,
                        const struct folder_list *list, struct err *err)
 {
@@ -200,7 +213,8 @@ static int check_space(const struct ckpt_drain *d, int64_t total_bytes,
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
     double needed = (double)count * (double)total_bytes;
     for (int i = 0; i < list->n && d->keep; i++)
-        if (list->entries[i].name.kind == NAME_FILE)
+        if (list->entries[i].name.kind == NAME_FILE &&
+            commits_has(&d->commits, &list->entries[i].name.key))
             free_bytes += (double)list->entries[i].bytes;
     if (free_bytes >= needed)
         return 0;
@@ -220,8 +234,9 @@ static int prepare_folder(struct ckpt_drain *d, int64_t total_bytes, struct err 
         return 0;
     if (folder_list(d->dirfd, d->run, &list, err))
         return err_prefix(err, "shared folder %s", d->to);
-    int rv = drop_superseded(d, NULL, &list, err) || check_space(d, total_bytes, &list, err) ||
-                     commits_read(&d->commits, d->dirfd, d->to, d->run, &list, err)
+    int rv = drop_superseded(d, NULL, &list, err) ||
+                     commits_read(&d->commits, d->dirfd, d->to, d->run, &list, err) ||
+                     check_space(d, total_bytes, &list, err)
                  ? -1
                  : 0;
     folder_list_free(&list);
@@ -381,6 +396,18 @@ int ckpt_drain_commit(struct ckpt_drain *d, struct err *err)
     return rv;
 }
 
+void ckpt_drain_abandon(struct ckpt_drain *d)
+{
+    pthread_mutex_lock(&d->lock);
+    if (d->state == CKPT_DRAIN_DONE && d->record) { /* the leader has no record: it is committed */
+        d->abandon = true;
+        d->abandoned = d->job;
+        d->state = CKPT_DRAIN_IDLE;
+        pthread_cond_broadcast(&d->to_thread);
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
 int ckpt_drain_committed(struct ckpt_drain *d, int64_t *step, struct err *err)
 {
     pthread_mutex_lock(&d->lock);
@@ -417,7 +444,7 @@ void ckpt_drain_hurry(struct ckpt_drain *d)
 /* With the lock held. */
 static bool idle(const struct ckpt_drain *d)
 {
-    return d->exited || (!d->busy && !d->commit && d->state != CKPT_DRAIN_COPYING);
+    return d->exited || (!d->busy && !d->commit && !d->abandon && d->state != CKPT_DRAIN_COPYING);
 }
 
 bool ckpt_drain_wait(struct ckpt_drain *d, int64_t deadline_ms)

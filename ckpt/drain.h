@@ -70,6 +70,10 @@ enum ckpt_drain_state ckpt_drain_poll(struct ckpt_drain *d, int64_t *step, int64
 /* Leader: all ranks' copies of the record started last are durable. Handed to the thread. */
 int ckpt_drain_commit(struct ckpt_drain *d, struct err *err);
 
+/* The copy started last, over here, failed on another rank and will not be committed: its file
+ * goes, by the thread, before anything else is copied. */
+void ckpt_drain_abandon(struct ckpt_drain *d);
+
 /* Leader: newest step whose record is in the folder's log by this writer, -1 none. An append that
  * failed is an error, here, once. Never blocks. */
 int ckpt_drain_committed(struct ckpt_drain *d, int64_t *step, struct err *err);

@@ -38,6 +38,8 @@ struct ckpt_drain {
     struct drain_job job;
     struct err failure;
     char *record; /* of job, node names replaced; owned */
+    bool abandon; /* wanted: the file of abandoned */
+    struct drain_job abandoned;
     char *commit; /* wanted by the leader; owned */
     struct ckpt_key commit_key;
     struct commits commits;

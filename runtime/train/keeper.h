@@ -38,6 +38,7 @@ struct keeper_shared {
     int64_t told;             /* newest that keeper_told told of */
     int64_t commits;          /* local ones of this start */
     char *record;             /* newest of those; owned */
+    bool common;              /* keeper_drain_flush failed with the same text on all ranks */
 };
 
 struct keeper {

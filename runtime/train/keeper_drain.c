@@ -116,8 +116,10 @@ static int land(struct keeper *keeper, bool well, struct err *err)
     int64_t step = s->flight;
     s->flight = -1;
     ckpt_hold(keeper->ckpt, -1);
-    if (!well)
+    if (!well) {
+        ckpt_drain_abandon(s->drain);
         return 0;
+    }
     s->copied = step;
     return keeper->identity->rank == 0 ? ckpt_drain_commit(s->drain, err) : 0;
 }
@@ -193,30 +195,41 @@ static struct word ask(struct keeper *keeper, int64_t *bytes, int64_t *moved_ms)
     return w;
 }
 
-/* All ranks' copies are over. *why, where not all went well: of the first that did not. */
+/* What all ranks said: 1 when all copies are over, -1 when one is stuck. *why: of the first that
+ * did not go well. */
+static int hear(struct keeper *keeper, const struct word *all, bool *well, struct err *why,
+                struct err *err)
+{
+    int over = 0, world = keeper->mesh->world;
+    *well = true;
+    for (int i = world - 1; i >= 0; i--) {
+        over += all[i].over;
+        if (all[i].stuck && !all[i].over) {
+            keeper->shared.common = true;
+            return err_set(err, "the shared folder has taken nothing from rank %d for %lld ms", i,
+                           (long long)keeper->plan->resilience.comm_timeout_ms);
+        }
+        if (all[i].well)
+            continue;
+        *well = false;
+        err_set(why, "rank %d: %.*s", i, (int)sizeof all[i].why.text - 1, all[i].why.text);
+    }
+    return over == world;
+}
+
+/* All ranks' copies are over. */
 static int settle(struct keeper *keeper, struct word *all, bool *well, struct err *why,
                   struct err *err)
 {
     int64_t bytes = 0, moved_ms = clock_ms();
-    for (;;) {
+    int over;
+    do {
         struct word mine = ask(keeper, &bytes, &moved_ms);
-        int world = keeper->mesh->world, over = 0;
         if (comm_host_all_gather(keeper->comm, &keeper->mesh->all, &mine, sizeof mine, all, err))
             return -1;
-        *well = true;
-        for (int i = world - 1; i >= 0; i--) {
-            over += all[i].over;
-            if (all[i].stuck && !all[i].over)
-                return err_set(err, "the shared folder has taken nothing from rank %d for %lld ms",
-                               i, (long long)keeper->plan->resilience.comm_timeout_ms);
-            if (all[i].well)
-                continue;
-            *well = false;
-            err_set(why, "rank %d: %.*s", i, (int)sizeof all[i].why.text - 1, all[i].why.text);
-        }
-        if (over == world)
-            return land(keeper, *well, err);
-    }
+        over = hear(keeper, all, well, why, err);
+    } while (!over);
+    return over < 0 ? -1 : land(keeper, *well, err);
 }
 
 /* Rank 0's record is durable; all hear. */
@@ -238,6 +251,7 @@ static int settle_record(struct keeper *keeper, struct err *err)
     if (comm_host_broadcast(keeper->comm, &keeper->mesh->all, &v, sizeof v, 0, err))
         return -1;
     v.why.text[sizeof v.why.text - 1] = 0;
+    keeper->shared.common = v.failed;
     return v.failed ? err_set(err, "%s", v.why.text) : 0;
 }
 
@@ -255,7 +269,8 @@ static int flush(struct keeper *keeper, struct word *all, struct err *err)
     if (s->copied != keeper->committed &&
         (start(keeper, err) || settle(keeper, all, &well, &why, err)))
         return -1;
-    if (s->copied != keeper->committed)
+    s->common = s->copied != keeper->committed;
+    if (s->common)
         return err_set(err, "%s", why.text);
     return settle_record(keeper, err);
 }

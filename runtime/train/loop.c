@@ -197,8 +197,10 @@ static int settle(struct loop *l, struct err *err)
         return -1;
     if (committed && event(l, "checkpoint", l->keeper.committed, "committed", err))
         return -1;
-    if (keeper_drain_flush(&l->keeper, err))
+    if (keeper_drain_flush(&l->keeper, err)) {
+        l->common = l->keeper.shared.common;
         return -1;
+    }
     if (keeper_told(&l->keeper, &news) &&
         event(l, "shared", news.step, "committed in the shared folder", err))
         return -1;

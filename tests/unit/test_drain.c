@@ -141,6 +141,35 @@ static void test_cancel(void **unused)
     close_scene(&s);
 }
 
+/* What another rank could not copy leaves nothing here, and is copied anew when asked for again. */
+static void test_abandon(void **unused)
+{
+    (void)unused;
+    struct err err;
+    struct scene s;
+    struct ckpt_drain *d;
+    open_scene(&s);
+    ok(ckpt_drain_open(&d, &s.options, &err));
+    commit(&s, 1);
+    ok(ckpt_drain_start(d, s.record, &err));
+    assert_true(ckpt_drain_wait(d, help_soon()));
+    assert_true(has_step(s.shared, 1));
+    ckpt_drain_abandon(d);
+    refused(ckpt_drain_commit(d, &err), "when it is complete");
+    assert_true(ckpt_drain_wait(d, help_soon()));
+    assert_false(has_step(s.shared, 1));
+    copy_well(&s, d);
+    ckpt_drain_abandon(d); /* not for what is committed */
+    assert_true(ckpt_drain_wait(d, help_soon()));
+    assert_true(has_step(s.shared, 1));
+    ok(ckpt_drain_start(d, s.record, &err));
+    ckpt_drain_abandon(d); /* nor while it is copied */
+    assert_true(ckpt_drain_wait(d, help_soon()));
+    assert_true(has_step(s.shared, 1));
+    ckpt_drain_close(d);
+    close_scene(&s);
+}
+
 /* keep 1, 2 and 0; what is foreign or of a later writer stays. */
 static void test_retention(void **unused)
 {
@@ -231,9 +260,9 @@ static void test_refusals(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pace_and_hold), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_retention),     cmocka_unit_test(test_damaged_source),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_pace_and_hold),  cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_abandon),        cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_damaged_source), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("drain", tests, NULL, NULL);
 }
