@@ -282,6 +282,8 @@ int keeper_drain_flush(struct keeper *keeper, struct err *err)
     struct word *all = calloc((size_t)keeper->mesh->world, sizeof *all);
     int rv = all ? flush(keeper, all, err) : err_set(err, "no memory");
     free(all);
+    if (rv && keeper->shared.common) /* all have heard it before anybody leaves */
+        comm_barrier(keeper->comm, &keeper->mesh->all, NULL);
     if (rv)
         err_prefix(err,
                    "the checkpoint of step %lld is on the nodes' disks, but could not be "
