@@ -1,7 +1,8 @@
 /* ucx_open.c - opening, configuring, connecting and closing the UCX backend.
  *
  * Configuration is by defaults that give way to the user's: a UCX_* variable that is set is left
- * alone. Ours are for sleeping ranks that must notice a dead peer (see `defaults`). */
+ * alone. Ours are for sleeping ranks that must notice a dead peer (see `defaults`), and keep UCX's
+ * log out of the program's standard output (see `quiet`). */
 #include "comm/ucx.h"
 
 #include <arpa/inet.h>
@@ -14,6 +15,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#include <ucs/config/global_opts.h>
 
 #include "base/clock.h"
 
@@ -89,9 +92,19 @@ static int configure(ucp_config_t *config, const char *listen_address, struct er
     return set_option(config, "NET_DEVICES", device, err);
 }
 
+/* UCX writes its log to standard output, where it would stand among the program's results. What it
+ * says there of a lost peer, comm says in its own errors. UCX has read its variables when it was
+ * loaded, so this is by call; it holds for the whole process, as the log does. */
+static void quiet(void)
+{
+    if (!user_chose("LOG_LEVEL"))
+        ucs_global_opts_set_value("LOG_LEVEL", "fatal");
+}
+
 static int open_context(struct ucx_comm *c, const char *listen_address, struct err *err)
 {
     ucp_config_t *config;
+    quiet();
     ucs_status_t status = ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK)
         return err_set(err, "comm: UCX configuration: %s", ucs_status_string(status));

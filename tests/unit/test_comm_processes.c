@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -85,15 +86,73 @@ static void test_killed_silent_peer(void **state)
     assert_int_equal(run_processes(3, case_killed_silent, PATIENCE_S, 1), 0);
 }
 
+/* Rank 1 dies before anybody has a connection to it: what they would share is gone. */
+static int case_killed_early(struct rank *r)
+{
+    char byte = 0;
+    if (r->rank == 1)
+        raise(SIGKILL);
+    usleep(200000);
+    int rv = comm_host_send(r->comm, &byte, 1, 1, 7, &r->err);
+    return rv || comm_host_recv(r->comm, &byte, 1, 1, 8, &r->err) ? 0 : -1;
+}
+
+/* What the ranks write while this is on goes to a file; stop() hands back its bytes. */
+static int saved[2];
+
+static FILE *capture(void)
+{
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    fflush(NULL);
+    for (int i = 0; i < 2; i++) {
+        saved[i] = dup(1 + i);
+        assert_int_not_equal(dup2(fileno(f), 1 + i), -1);
+    }
+    return f;
+}
+
+static size_t stop(FILE *f, char *text, size_t size)
+{
+    fflush(NULL);
+    for (int i = 0; i < 2; i++) {
+        dup2(saved[i], 1 + i);
+        close(saved[i]);
+    }
+    rewind(f);
+    size_t n = fread(text, 1, size - 1, f);
+    text[n] = 0;
+    fclose(f);
+    return n;
+}
+
+/* And not a word of UCX about it: a program's output is its own. */
+static void test_killed_early_peer(void **state)
+{
+    char text[4096];
+    (void)state;
+    FILE *f = capture();
+    int rv = run_processes(3, case_killed_early, PATIENCE_S, 1);
+    if (stop(f, text, sizeof text) || rv)
+        fail_msg("%d, and these lines: %s", rv, text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_reduce),    cmocka_unit_test(test_reduce_scatter),
-        cmocka_unit_test(test_all_to_all),    cmocka_unit_test(test_host),
-        cmocka_unit_test(test_mesh_groups),   cmocka_unit_test(test_soak),
-        cmocka_unit_test(test_size_mismatch), cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_abort),         cmocka_unit_test(test_peer_closes),
-        cmocka_unit_test(test_killed_peer),   cmocka_unit_test(test_killed_silent_peer),
+        cmocka_unit_test(test_all_reduce),
+        cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_all_to_all),
+        cmocka_unit_test(test_host),
+        cmocka_unit_test(test_mesh_groups),
+        cmocka_unit_test(test_soak),
+        cmocka_unit_test(test_size_mismatch),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_peer_closes),
+        cmocka_unit_test(test_killed_peer),
+        cmocka_unit_test(test_killed_silent_peer),
+        cmocka_unit_test(test_killed_early_peer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
