@@ -84,6 +84,15 @@ static int default_run_dir(struct plan *plan, const char *base_dir, struct err *
     return plan_key_set(plan, key, &node, plan->source, base_dir, err);
 }
 
+/* A tenth as a person writes it: 3e-5 of 3e-4, where binary division gives 2.9999999999999997e-05.
+ * The caller has the C locale set. */
+static double tenth(double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.15g", value / 10);
+    return strtod(text, NULL);
+}
+
 static int defaults(struct plan *plan, const char *base_dir, struct err *err)
 {
     struct plan_model *m = &plan->model;
@@ -109,7 +118,7 @@ static int defaults(struct plan *plan, const char *base_dir, struct err *err)
     if (!plan_given(plan, "training.decay_steps"))
         t->decay_steps = t->steps;
     if (!plan_given(plan, "training.min_lr"))
-        t->min_lr = t->lr / 10;
+        t->min_lr = tenth(t->lr);
     if (!plan_given(plan, "training.wsd_decay_steps"))
         t->wsd_decay_steps = t->decay_steps < 10 ? 1 : t->decay_steps / 10;
     return 0;

@@ -47,7 +47,9 @@ static void test_defaults(void **state)
     assert_true(p->model.rope_theta == 500000);
     assert_true(p->model.norm_eps == 1e-5);
     assert_int_equal(p->training.decay_steps, 100);
-    assert_true(p->training.min_lr == p->training.lr / 10);
+    assert_true(p->training.lr == 3e-4);
+    assert_true(p->training.min_lr == 3e-5); /* 3e-4 / 10 is a little less */
+    assert_non_null(strstr(p->text, "  min_lr: 3e-05\n"));
     assert_int_equal(p->training.wsd_decay_steps, 10);
     assert_int_equal(p->parallel.schedule, PLAN_1F1B);
     assert_int_equal(p->world, 1);
