@@ -68,11 +68,24 @@ static void write_base_names(const struct plan *plan, FILE *out)
     }
 }
 
+/* Does the learning rate hang on this key? A constant one has no end, and only wsd has a last part:
+ * such a run may be made longer without a word about where its schedule ends. */
+static bool decides(const struct plan *plan, const struct plan_key *key)
+{
+    enum plan_lr schedule = plan->training.lr_schedule;
+    if (key->offset == offsetof(struct plan, training.wsd_decay_steps))
+        return schedule == PLAN_LR_WSD;
+    if (key->offset == offsetof(struct plan, training.decay_steps) ||
+        key->offset == offsetof(struct plan, training.min_lr))
+        return schedule != PLAN_LR_CONSTANT;
+    return !is_rope_scaling(key) || plan->model.rope_scaling.on;
+}
+
 static void write_hashed(const struct plan *plan, FILE *out)
 {
     for (int i = 0; i < plan_n_keys; i++) {
         const struct plan_key *key = &plan_keys[i];
-        if (!(key->flags & KEY_HASH) || (is_rope_scaling(key) && !plan->model.rope_scaling.on))
+        if (!(key->flags & KEY_HASH) || !decides(plan, key))
             continue;
         fprintf(out, "%s.%s: ", key->section, key->name);
         if (key->type == KEY_PATHS)

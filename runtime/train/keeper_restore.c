@@ -201,12 +201,33 @@ static void note_layout(const struct keeper *keeper, struct keeper_start *start)
         }
 }
 
+/* Does the checkpoint stand at the end of its learning-rate schedule, and this plan differ from
+ * the run's in nothing but where that end is? So it is with a finished run and more training.steps,
+ * from which the end follows unless it is given. */
+static bool only_longer(const struct plan *plan, const struct ckpt_decision *d)
+{
+    struct plan as_it_was = *plan;
+    struct plan_training *t = &as_it_was.training;
+    t->decay_steps = d->position.step;
+    if (plan_hash(&as_it_was) == d->plan_hash)
+        return true;
+    t->wsd_decay_steps = t->decay_steps < 10 ? 1 : t->decay_steps / 10; /* its default */
+    return plan_hash(&as_it_was) == d->plan_hash;
+}
+
 static int check_decision(const struct keeper *keeper, const struct ckpt_decision *d,
                           struct err *err)
 {
     uint64_t hash = plan_hash(keeper->plan);
     if (d->plan_hash == hash)
         return 0;
+    if (only_longer(keeper->plan, d))
+        return err_set(
+            err,
+            "restore: the learning rate of this run ends at step %lld, that of this plan "
+            "at %lld: to train on after step %lld give training.decay_steps=%lld",
+            (long long)d->position.step, (long long)keeper->plan->training.decay_steps,
+            (long long)d->position.step, (long long)d->position.step);
     return err_set(err,
                    "restore: the checkpoint of step %lld belongs to another plan (hash %016llx; "
                    "this plan's model, data and training: %016llx): use that plan, another run "

@@ -198,8 +198,16 @@ static void test_hash(void **state)
     const char *longer[] = {"training.steps=200", "training.decay_steps=100"};
     struct plan *q = small(longer, 2);
     assert_int_equal(plan_hash(p), plan_hash(q));
+    plan_free(q);
+    /* Where the learning rate has no end, its place does not matter. */
+    const char *constant[] = {"training.lr_schedule=constant", "training.steps=200"};
+    struct plan *r = small(constant, 1);
+    q = small(constant, 2);
+    assert_int_equal(plan_hash(r), plan_hash(q));
+    assert_int_not_equal(plan_hash(p), plan_hash(q));
     plan_free(p);
     plan_free(q);
+    plan_free(r);
 }
 
 static void test_split(void **state)

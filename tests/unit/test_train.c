@@ -219,6 +219,29 @@ static void damaged_newest_falls_back(void **state)
     assert_int_equal(r.first, second + 1); /* the newest is damaged on one rank, so all go back */
 }
 
+/* A finished run is made longer: on the schedule it had, it is the run that was longer from the
+ * start, and how a rank computes (microbatch, threads) may change with it. */
+static void a_finished_run_goes_on(void **state)
+{
+    (void)state;
+    struct rig_result whole, r;
+    struct rig_run longer = {.folder = folder,
+                             .steps = STEPS + 5,
+                             .changes = {"training.decay_steps=12", "parallel.tensor=2"}};
+    rig_train_well(&longer, &whole);
+
+    struct rig_run run = restore_of("latest", 2);
+    run.steps = STEPS + 5;
+    refused(&run, (const char *[]){"ends at step 12", "at 17",
+                                   "to train on after step 12 give training.decay_steps=12", NULL});
+    run.changes[4] = "training.decay_steps=12";
+    run.changes[5] = "training.microbatch=4";
+    run.threads = 2;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, STEPS + 1);
+    same_bits(&r, &whole);
+}
+
 /* ---- what this version does not do ---- */
 
 static void refuses_what_it_cannot(void **state)
@@ -276,6 +299,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refuses_a_missing_step, make_run, remove_run),
         cmocka_unit_test_setup_teardown(none_starts_afresh, make_run, remove_run),
         cmocka_unit_test_setup_teardown(refuses_another_plan, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(a_finished_run_goes_on, make_run, remove_run),
         cmocka_unit_test_setup_teardown(damaged_newest_falls_back, make_run, remove_run),
         cmocka_unit_test_setup_teardown(refuses_what_it_cannot, make_run, remove_run),
         cmocka_unit_test_setup_teardown(diverged_is_said, make_run, remove_run),
