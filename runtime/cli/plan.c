@@ -4,6 +4,7 @@
 #include "plan/keys.h"
 #include "plan/plan.h"
 #include "train/program.h"
+#include "train/train.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -19,26 +20,30 @@ struct arguments {
     const char *svg;
     int spares, nodes, tasks_per_node; /* -1, 0, 0: not said */
     int stage;                         /* of --actions; -1: not said */
+    bool for_train;                    /* the program is gtrain train */
 };
 
 static const char usage_text[] =
     "usage: gtrain plan check FILE[,section.key=value...] [--spares N] [--nodes N]\n"
-    "                         [--tasks-per-node N]\n"
+    "                         [--tasks-per-node N] [--for-train]\n"
     "       gtrain plan show FILE[,section.key=value...] [--svg OUT] [--actions STAGE]\n"
     "       gtrain plan keys [--man]\n"
     "\n"
     "check  says nothing and ends with 0 if the plan is right and fits the nodes; otherwise it\n"
-    "       says what is wrong, where, and what would be right, and ends with 2\n"
+    "       says what is wrong, where, and what would be right, and ends with 2; --for-train: "
+    "what\n"
+    "       this version of `gtrain train` cannot do is wrong too\n"
     "show   prints the plan with every default filled in, sizes and memory, the map of ranks and\n"
     "       the pipeline schedule; --svg draws the last two; --actions lists one stage's program\n"
     "keys   lists what a plan file can say; --man as a part of gtrain-plan(5)\n";
 
-enum { OPT_SPARES = 1, OPT_NODES, OPT_TASKS, OPT_SVG, OPT_ACTIONS, OPT_HELP };
+enum { OPT_SPARES = 1, OPT_NODES, OPT_TASKS, OPT_FOR_TRAIN, OPT_SVG, OPT_ACTIONS, OPT_HELP };
 
 static const struct option check_options[] = {
     {"spares", required_argument, NULL, OPT_SPARES},
     {"nodes", required_argument, NULL, OPT_NODES},
     {"tasks-per-node", required_argument, NULL, OPT_TASKS},
+    {"for-train", no_argument, NULL, OPT_FOR_TRAIN},
     {"help", no_argument, NULL, OPT_HELP},
     {0}};
 static const struct option show_options[] = {{"svg", required_argument, NULL, OPT_SVG},
@@ -69,6 +74,9 @@ static int set_option(struct arguments *args, int which)
         return whole("nodes", optarg, 1, &args->nodes);
     case OPT_TASKS:
         return whole("tasks-per-node", optarg, 1, &args->tasks_per_node);
+    case OPT_FOR_TRAIN:
+        args->for_train = true;
+        return 0;
     case OPT_ACTIONS:
         return whole("actions", optarg, 0, &args->stage);
     case OPT_SVG:
@@ -133,6 +141,8 @@ static int check(int argc, char **argv)
     if (!plan)
         return EXIT_USAGE;
     rc = plan_check_counts(plan, args.nodes, args.tasks_per_node, args.spares, &err);
+    if (rc == 0 && args.for_train)
+        rc = train_check(plan, &err);
     if (rc < 0)
         cli_error("%s", err.text);
     plan_free(plan);

@@ -46,6 +46,14 @@ refused() { # REGEX CMD...
     refused "tensor" srun -N2 --ntasks-per-node=2 --gtrain-plan="$here/plan.yaml,parallel.tensor=3" true
 }
 
+@test "what gtrain train cannot do is refused when it is the program, and then only" {
+    refused "plan\.yaml,parallel\.shard=optimizer: parallel\.shard" srun -N2 --ntasks-per-node=2 \
+        --gtrain-plan="$here/plan.yaml,parallel.pipeline=1,parallel.data=2,parallel.shard=optimizer" "$gtrain" train
+    run bounded srun -N2 --ntasks-per-node=2 --gtrain-dir="$here/run" \
+        --gtrain-plan="$here/plan.yaml,parallel.pipeline=1,parallel.data=2,parallel.shard=optimizer" true
+    expect status "$status" 0
+}
+
 @test "uneven tasks are refused with the command that is right" {
     refused "-N4 --ntasks-per-node=2" srun -N4 -n7 --gtrain-plan="$here/plan.yaml" true
     refused "-N5 --ntasks-per-node=1" srun -N5 -n3 --gtrain-plan="$here/plan.yaml" true

@@ -68,6 +68,10 @@ static void test_check(void **state)
          "gtrain: plan check: more than one plan file: `gtrain plan --help` shows the use\n"},
         {"$g plan check q.yaml --svg x", 2,
          "gtrain: plan check: --svg is not an option: `gtrain plan --help` shows the options\n"},
+        {"$g plan check q.yaml,training.precision=bf16 && $g plan check q.yaml --for-train", 0, ""},
+        {"$g plan check q.yaml,training.precision=bf16 --for-train", 2,
+         "gtrain: q.yaml,training.precision=bf16: training.precision is bfloat16, which the CPU "
+         "backend does not compute in: use float32 or float64\n"},
         {"$g plan", 2, "gtrain: plan: use check, show or keys: `gtrain plan --help` says more\n"},
         {"$g plan show q.yaml --actions 2", 2,
          "gtrain: --actions is 2, but the pipeline has 2 stages: use 0 to 1\n"},
