@@ -42,12 +42,38 @@ struct plan *session_load_plan(const char *spec, struct err *err)
     return plan;
 }
 
+/* For the report, to load a checkpoint without the plan's file, and for errors to point into. */
+static int write_plan(const char *dir, const char *text, size_t bytes, struct err *err)
+{
+    char path[4160], temporary[4176];
+    snprintf(path, sizeof path, "%s/plan.yaml", dir);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *f = fopen(temporary, "we");
+    if (!f)
+        return err_set_errno(err, errno, "%s", temporary);
+    bool bad = fwrite(text, 1, bytes, f) != bytes;
+    bad |= fclose(f) != 0;
+    if (bad || rename(temporary, path))
+        return err_set_errno(err, errno, "%s", path);
+    return 0;
+}
+
+/* The coordinator's plan is the resolved one, line by line what rank 0 writes into the run folder:
+ * so that is what errors name. */
+static struct plan *take_plan(const struct launch_identity *id, struct err *err)
+{
+    char name[4160];
+    if (id->rank == 0 && write_plan(id->run_dir, id->plan_text, id->plan_bytes, err))
+        return NULL;
+    snprintf(name, sizeof name, "%s/plan.yaml", id->run_dir);
+    return plan_parse(id->plan_text, id->plan_bytes, name, NULL, 0, NULL, err);
+}
+
 static int open_plan(struct session *s, struct err *err)
 {
     const struct launch_identity *id = s->identity;
     if (id->plan_text)
-        s->plan =
-            plan_parse(id->plan_text, id->plan_bytes, "the coordinator's plan", NULL, 0, NULL, err);
+        s->plan = take_plan(id, err);
     else if (s->options->plan)
         s->plan = session_load_plan(s->options->plan, err);
     else
@@ -63,29 +89,16 @@ static int open_plan(struct session *s, struct err *err)
     return 0;
 }
 
-/* Without a coordinator somebody else must: one process locks the folder and counts the launch. */
+/* Without a coordinator somebody else must: one process locks the folder, counts the launch and
+ * writes the plan. */
 static int claim_folder(struct session *s, struct err *err)
 {
     s->lock = rundir_lock(s->dir, err);
     if (s->lock < 0)
         return -1;
-    return rundir_next_epoch(s->dir, s->run_id, &s->epoch, err);
-}
-
-/* For the report, and to load a checkpoint without the plan's file. */
-static int write_plan(const struct session *s, struct err *err)
-{
-    char path[4160], temporary[4176];
-    snprintf(path, sizeof path, "%s/plan.yaml", s->dir);
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *f = fopen(temporary, "we");
-    if (!f)
-        return err_set_errno(err, errno, "%s", temporary);
-    int bad = fputs(s->plan->text, f) < 0;
-    bad |= fclose(f) != 0;
-    if (bad || rename(temporary, path))
-        return err_set_errno(err, errno, "%s", path);
-    return 0;
+    if (rundir_next_epoch(s->dir, s->run_id, &s->epoch, err))
+        return -1;
+    return write_plan(s->dir, s->plan->text, strlen(s->plan->text), err);
 }
 
 static const char *restore_asked(const struct session *s)
@@ -156,7 +169,7 @@ static enum train_end run_local(struct session *s, struct err *err)
         .measure = true,
         .out_fd = s->options->out_fd,
         .threads = s->options->threads};
-    if (train_check(s->plan, err) || claim_folder(s, err) || write_plan(s, err))
+    if (train_check(s->plan, err) || claim_folder(s, err))
         return TRAIN_REFUSED;
     fill_identity(s, &t.identity);
     return threads_run(&t, err);
@@ -217,10 +230,10 @@ static int share_folder(struct session *s, struct comm *comm, bool *common, stru
     if (id->kind == LAUNCH_AGENT) {
         snprintf(s->run_id, sizeof s->run_id, "%s", id->run_id);
         s->epoch = id->epoch;
-        return id->rank == 0 ? write_plan(s, err) : 0;
+        return 0;
     }
     if (id->rank == 0) {
-        shared.failed = claim_folder(s, err) || write_plan(s, err);
+        shared.failed = claim_folder(s, err) != 0;
         snprintf(shared.text, sizeof shared.text, "%s", shared.failed ? err->text : "");
         snprintf(shared.run_id, sizeof shared.run_id, "%s", s->run_id);
         shared.epoch = s->epoch;
