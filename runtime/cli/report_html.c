@@ -193,7 +193,7 @@ static int write_tiles(FILE *out, const struct run *run)
     if (isfinite(rate))
         tile(out, "tokens per second", chart_number(rate, value, sizeof value), "median of steps");
     if (isfinite(mfu)) {
-        snprintf(value, sizeof value, "%.1f %%", mfu * 100);
+        snprintf(value, sizeof value, last->mfu_about ? "about %.0f %%" : "%.1f %%", mfu * 100);
         tile(out, "model FLOP utilisation", value, "median of steps");
     }
     time_tiles(out, run);

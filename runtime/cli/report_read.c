@@ -198,6 +198,8 @@ static void take_step(void *arg, const struct field *f)
         s->epoch = (int)f->number;
     else if (!strcmp(f->key, "generation") && small)
         s->generation = (int)f->number;
+    else if (!strcmp(f->key, "mfu_about")) /* is there only where it is true */
+        s->mfu_about = true;
 }
 
 static int add_span(struct reader *r, const struct run_step *s)

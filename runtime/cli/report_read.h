@@ -2,6 +2,7 @@
 #ifndef GTRAIN_REPORT_READ_H
 #define GTRAIN_REPORT_READ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,7 +14,8 @@ struct run_step {
     double loss, val_loss, grad_norm, lr, tokens, tokens_per_s, mfu, stall_ms;
     double time; /* seconds since 1970 */
     int epoch, generation;
-    size_t order; /* of its line in the file */
+    bool mfu_about; /* mfu is rough */
+    size_t order;   /* of its line in the file */
 };
 
 struct run_event {

@@ -23,7 +23,7 @@ struct loop {
     struct trainer trainer;
     struct keeper keeper;
     struct metrics *metrics;     /* rank 0 with a run folder; else NULL */
-    double peak_flops;           /* 0: unknown */
+    struct peak peak;            /* of the machine: rank 0 holds the steps against it */
     int64_t start;               /* steps done before this run */
     int64_t submitted, finished; /* steps, counted from the run's first */
     int64_t began_ns[2];         /* by step parity */
@@ -79,7 +79,7 @@ static int hear_copies(struct loop *l, const struct step_result *result, struct 
     return event(l, "shared", news.step, "committed in the shared folder", err);
 }
 
-static void fill_line(const struct loop *l, int64_t number, const struct step_result *result,
+static void fill_line(struct loop *l, int64_t number, const struct step_result *result,
                       struct metrics_step *line)
 {
     const struct plan_training *t = &l->plan->training;
@@ -98,8 +98,9 @@ static void fill_line(const struct loop *l, int64_t number, const struct step_re
         .generation = l->options->identity.generation,
         .spares = l->options->identity.spares,
     };
-    if (l->peak_flops > 0 && line->step_s > 0)
-        line->mfu = plan_flops_per_token(l->plan) * tokens / line->step_s / l->peak_flops;
+    if (line->step_s > 0)
+        line->mfu = peak_share(&l->peak, plan_flops_per_token(l->plan) * tokens / line->step_s);
+    line->mfu_about = l->peak.about;
 }
 
 static int save(struct loop *l, int64_t done, double *stall_ms, struct err *err)
@@ -380,7 +381,7 @@ static enum train_end open_loop(struct loop *l, struct err *err)
     if (compare_signatures(l, err))
         return TRAIN_FAILED;
     if (o->measure &&
-        peak_measure(o->k, state_dtype(o->plan), o->comm, &l->trainer.mesh, &l->peak_flops, err))
+        peak_measure(o->k, state_dtype(o->plan), o->comm, &l->trainer.mesh, &l->peak, err))
         return TRAIN_FAILED;
     end = open_keeper(l, err);
     l->submitted = l->finished = l->start;

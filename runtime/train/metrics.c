@@ -177,6 +177,8 @@ static int write_step(struct metrics *m, const struct metrics_step *s, double ra
     add_number(&t, "tokens_per_s", rate);
     if (!isnan(s->mfu))
         add_number(&t, "mfu", s->mfu);
+    if (!isnan(s->mfu) && s->mfu_about)
+        add(&t, "\"mfu_about\":true,");
     add_number(&t, "stall_ms", s->stall_ms);
     add(&t, "\"generation\":%u,\"epoch\":%u,", s->generation, s->epoch);
     add_time(&t);

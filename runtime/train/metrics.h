@@ -3,6 +3,7 @@
 #define GTRAIN_METRICS_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -17,6 +18,7 @@ struct metrics_step {
     int64_t tokens;          /* consumed so far */
     double step_s;           /* wall time of this step */
     double mfu;              /* model FLOPs / s over what the device can do; NAN unknown */
+    bool mfu_about;          /* what it can do was measured while it did something else too */
     double stall_ms;         /* the checkpoint's */
     int64_t checkpoint_step; /* newest committed, -1 none */
     uint32_t epoch, generation;

@@ -74,7 +74,9 @@ static void set_fields(char fields[FIELDS][FIELD_BYTES], const struct metrics_vi
         set(fields[LR], "lr %.3g", s->lr);
     if (isfinite(v->tokens_per_s))
         set_rate(fields[RATE], v->tokens_per_s);
-    if (isfinite(v->mfu))
+    if (isfinite(v->mfu) && s->mfu_about)
+        set(fields[MFU], "MFU about %.0f %%", v->mfu * 100);
+    else if (isfinite(v->mfu))
         set(fields[MFU], "MFU %.1f %%", v->mfu * 100);
     if (s->checkpoint_step >= 0 && s->checkpoint_step == s->step)
         set(fields[CHECKPOINT], "checkpoint now");

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* 0.13 GFLOP a product: long against the cost of a call, and its operands fit a core's cache as
@@ -11,6 +12,9 @@ enum { ROWS = 256, N = 512, K = 512 };
 enum { MEASURE_MS = 80 }; /* of one window, after one product to warm up */
 enum { WINDOWS = 3 };     /* the best of them counts: what else the machine does only slows */
 enum { DEADLINE_MS = 60000 };
+
+/* Windows of a machine that does nothing else differ by less. */
+static const double QUIET = 0.9;
 
 static int measure(struct kernels *k, struct kstream *stream, struct kbuf x, struct kbuf w,
                    struct kbuf y, double *flops, struct err *err)
@@ -66,16 +70,30 @@ static int measure_all(struct kernels *k, enum kdtype dtype, struct comm *comm,
 }
 
 int peak_measure(struct kernels *k, enum kdtype dtype, struct comm *comm, const struct mesh *mesh,
-                 double *flops, struct err *err)
+                 struct peak *peak, struct err *err)
 {
-    double sum, *each = calloc((size_t)mesh->world, sizeof *each);
+    double sum, least = 0, *each = calloc((size_t)mesh->world, sizeof *each);
     int rv = each ? 0 : err_set(err, "no memory");
-    *flops = 0;
+    *peak = (struct peak){.flops = 0};
     for (int i = 0; !rv && i < WINDOWS; i++) {
         rv = measure_all(k, dtype, comm, mesh, each, &sum, err);
-        if (!rv && sum > *flops)
-            *flops = sum;
+        if (!rv && sum > peak->flops)
+            peak->flops = sum;
+        if (!rv && (i == 0 || sum < least))
+            least = sum;
     }
+    peak->about = least < QUIET * peak->flops;
     free(each);
     return rv;
+}
+
+double peak_share(struct peak *peak, double flops)
+{
+    if (!(peak->flops > 0) || !isfinite(flops))
+        return NAN;
+    if (flops > peak->flops) {
+        peak->flops = flops;
+        peak->about = true;
+    }
+    return flops / peak->flops;
 }

@@ -13,6 +13,7 @@
 
 #include "train/metrics.h"
 #include "train/metrics_line.h"
+#include "train/peak.h"
 
 struct fixture {
     char dir[64], steps[96], events[96];
@@ -287,6 +288,32 @@ static void test_line_width(void **state)
     }
 }
 
+/* A machine that was busy while it was measured: said in words, and never more than all of it. */
+static void test_utilisation(void **state)
+{
+    (void)state;
+    struct peak peak = {.flops = 8e9};
+    assert_true(peak_share(&peak, 2e9) == 0.25);
+    assert_false(peak.about);
+    assert_true(peak_share(&peak, 1e10) == 1);
+    assert_true(peak.about);
+    assert_true(peak_share(&peak, 2e9) == 0.2);
+    assert_true(isnan(peak_share(&peak, INFINITY)));
+    peak = (struct peak){.flops = 0};
+    assert_true(isnan(peak_share(&peak, 2e9)));
+
+    char line[256];
+    struct metrics_view v = {.step = sample_step(3),
+                             .total_steps = 3,
+                             .tokens_per_s = NAN,
+                             .mfu = 0.4123,
+                             .val_loss = NAN,
+                             .left_s = NAN};
+    v.step.mfu_about = true;
+    metrics_line(line, sizeof line, 0, &v);
+    assert_string_equal(line, "step 3/3  loss 0.3333  grad 0.1  lr 0.001  MFU about 41 %");
+}
+
 static void test_line_numbers(void **state)
 {
     (void)state;
@@ -354,6 +381,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_live_line, setup, teardown),
         cmocka_unit_test(test_line_width),
         cmocka_unit_test(test_line_numbers),
+        cmocka_unit_test(test_utilisation),
         cmocka_unit_test(test_line_due),
     };
     return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
