@@ -161,6 +161,7 @@ static struct run_config run_config(const struct coordinate *o, const struct pla
                   .tasks = o->tasks / o->nodes > 0 ? o->tasks / o->nodes : 1},
         .heartbeat_ms = plan->resilience.heartbeat_ms,
         .patience_ms = plan->resilience.patience_ms,
+        .restarts = plan->resilience.restarts,
         .generation = 1,
     };
 }

@@ -1,8 +1,10 @@
 /* agent.c - one task: starts the worker, speaks for it, passes signals, cleans up behind it.
  *
  * A worker's death right after a signal to the step is an order that was obeyed, not a failure. The
- * agent outlives its worker until the coordinator says how the step ends; then it leaves as its
- * worker left, or with 0 (all is done), or with 1 (somebody else failed). */
+ * agent outlives its worker until the coordinator says what is next. That is a new generation: then
+ * whatever the worker has left is killed, and a worker started anew with the new assignment. Or it
+ * is the end: the agent leaves as its worker left, or with 0 (all is done), or with 1 (somebody
+ * else failed). No worker starts while anything of the one before is alive. */
 #include "launch/agent.h"
 
 #include <errno.h>
@@ -44,11 +46,13 @@ struct agent {
     int signals;      /* signalfd */
     int64_t join_by, try_at;
 
-    struct message_assign *assign; /* NULL until the hub has one */
+    struct message_assign *assign; /* the newest; NULL until the hub has one */
     pid_t worker;                  /* 0: none (any more) */
-    int started, exited, status;
+    int exec_failed;               /* read end: why the worker's program could not be executed */
+    int exited, status;            /* of this generation's worker */
     int opened, done;
     int64_t signalled;        /* when the step got a signal that ends programs */
+    int owed;                 /* one that came while there was no worker to obey it; 0: none */
     int leaving, code;        /* how the step ends */
     int told;                 /* ... by the coordinator */
     void (*pipe_action)(int); /* the worker's SIGPIPE */
@@ -81,9 +85,11 @@ static void send_up(struct agent *a, struct wire_frame *f)
         wire_close(&a->up);
 }
 
-static uint32_t own_rank(const struct agent *a)
+static struct message_rank who(const struct agent *a)
 {
-    return (uint32_t)a->assign->node_rank * a->assign->local_world + a->env->local_id;
+    const struct message_assign *m = a->assign;
+    return (struct message_rank){.rank = (uint32_t)m->node_rank * m->local_world + a->env->local_id,
+                                 .generation = m->generation};
 }
 
 static void join(struct agent *a, int fd)
@@ -122,7 +128,7 @@ static void send_identity(struct agent *a)
     if (id) {
         const struct message_assign *m = a->assign;
         *id = (struct launch_identity){
-            .rank = (int)own_rank(a),
+            .rank = (int)who(a).rank,
             .world = (int)m->world,
             .local_rank = (int)a->env->local_id,
             .local_world = (int)m->local_world,
@@ -148,8 +154,8 @@ static void send_identity(struct agent *a)
 /* 0, or -1 if this is nothing a worker says. */
 static int take_from_worker(struct agent *a, const struct wire_message *m)
 {
-    uint32_t rank;
-    if (message_get_rank(m, &rank) || rank != own_rank(a))
+    struct message_rank is, should = who(a);
+    if (message_get_rank(m, &is) || is.rank != should.rank || is.generation != should.generation)
         return -1;
     switch (m->type) {
     case MESSAGE_OPENED:
@@ -199,7 +205,7 @@ static void handle_worker(struct watch *w, uint32_t events)
         read_worker(a);
 }
 
-static void be_worker(struct agent *a, pid_t parent, int fd)
+static void be_worker(struct agent *a, pid_t parent, int fd, int failed)
 {
     char **env = agent_env_worker(a->env, a->assign, fd);
     char **argv = a->argv;
@@ -221,29 +227,37 @@ static void be_worker(struct agent *a, pid_t parent, int fd)
     else
         execvpe(program, argv, env);
     int why = errno;
-    dprintf(STDERR_FILENO, "gtrain-agent: execve(): %s: %s\n", program, strerror(why));
+    if (write(failed, &why, sizeof why) == (ssize_t)sizeof why)
+        dprintf(STDERR_FILENO, "gtrain-agent: execve(): %s: %s\n", program, strerror(why));
     _exit(why); /* as slurmstepd does */
 }
 
 static void start_worker(struct agent *a)
 {
-    int pair[2];
+    int pair[2], failed[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) {
         leave(a, 1, "no socket for the worker");
+        return;
+    }
+    if (pipe2(failed, O_CLOEXEC | O_NONBLOCK)) {
+        close(pair[0]);
+        close(pair[1]);
+        leave(a, 1, "no pipe for the worker");
         return;
     }
     pid_t parent = getpid();
     a->worker = fork();
     if (a->worker == 0)
-        be_worker(a, parent, pair[1]);
+        be_worker(a, parent, pair[1], failed[1]);
     close(pair[1]);
+    close(failed[1]);
+    a->exec_failed = failed[0];
     if (a->worker < 0) {
         close(pair[0]);
         a->worker = 0;
         leave(a, 1, "cannot start a process for the worker");
         return;
     }
-    a->started = 1;
     wire_open(&a->down, pair[0], WIRE_MAX_BYTES);
     if (watch_add(a->epoll, &a->to_worker.watch, pair[0]))
         wire_close(&a->down);
@@ -270,18 +284,22 @@ static void hear_order(struct agent *a)
     }
 }
 
-static void worker_exited(struct agent *a, int status)
+/* 1 if the worker's program was never executed. */
+static int never_ran(struct agent *a)
 {
-    a->worker = 0;
+    int why;
+    int never = a->exec_failed >= 0 && read(a->exec_failed, &why, sizeof why) > 0;
+    if (a->exec_failed >= 0)
+        close(a->exec_failed);
+    a->exec_failed = -1;
+    return never;
+}
+
+static void report_exit(struct agent *a, int status, int flags)
+{
+    struct message_exited how = {.who = who(a), .flags = (uint8_t)flags};
     a->exited = 1;
     a->status = status;
-    if (looks_ordered(status))
-        hear_order(a);
-    while (a->down.fd >= 0 && !read_worker(a))
-        continue; /* its last words */
-    wire_close(&a->down);
-    kill_children(clock_ms() + AGENT_KILL_MS);
-    struct message_exited how = {.rank = own_rank(a)};
     if (WIFSIGNALED(status))
         how.signal = (uint8_t)WTERMSIG(status);
     else
@@ -290,6 +308,18 @@ static void worker_exited(struct agent *a, int status)
         how.flags |= EXITED_ORDERED;
     how.flags |= (uint8_t)((a->opened ? EXITED_OPENED : 0) | (a->done ? EXITED_DONE : 0));
     send_up(a, message_exited(&how));
+}
+
+static void worker_exited(struct agent *a, int status)
+{
+    a->worker = 0;
+    if (looks_ordered(status))
+        hear_order(a);
+    while (a->down.fd >= 0 && !read_worker(a))
+        continue; /* its last words */
+    wire_close(&a->down);
+    kill_children(clock_ms() + AGENT_KILL_MS);
+    report_exit(a, status, never_ran(a) ? EXITED_NEVER : 0);
 }
 
 static void reap(struct agent *a)
@@ -315,20 +345,35 @@ static void drop_input(void)
 
 /* ---- what the hub says ---- */
 
+/* The worker of the generation before, whatever it is doing. */
+static int stop_worker(struct agent *a)
+{
+    wire_close(&a->down);
+    never_ran(a);
+    a->worker = 0;
+    a->exited = a->status = a->opened = a->done = 0;
+    return kill_children(clock_ms() + AGENT_KILL_MS);
+}
+
 static void take_assign(struct agent *a, const struct wire_message *m)
 {
-    if (a->assign || a->leaving)
-        return;
-    a->assign = calloc(1, sizeof *a->assign);
-    if (!a->assign || message_get_assign(m, a->assign)) {
-        free(a->assign);
-        a->assign = NULL;
+    struct message_assign *next = calloc(1, sizeof *next);
+    if (a->leaving || !next || message_get_assign(m, next)) {
+        free(next);
         leave(a, 1, "an assignment that makes no sense");
         return;
     }
-    if (a->assign->node_rank >= 0)
+    if (a->assign)
+        message_assign_free(a->assign);
+    free(a->assign);
+    a->assign = next;
+    if (stop_worker(a))
+        leave(a, 1, "what is left of the worker does not die");
+    else if (next->node_rank >= 0 && a->owed)
+        report_exit(a, a->owed, 0); /* the step was told to end while it had no worker */
+    else if (next->node_rank >= 0)
         start_worker(a);
-    drop_input();
+    drop_input(); /* it was the first generation's */
 }
 
 static void take_from_hub(struct agent *a, const struct wire_message *m)
@@ -393,8 +438,11 @@ static void take_signal(struct agent *a, int number)
         if (number == SIGTERM && a->opened && a->down.fd >= 0 &&
             watch_send(a->epoll, &a->to_worker.watch, &a->down, message_plain(MESSAGE_STOP)))
             wire_close(&a->down);
-    } else if (!a->exited &&
-               (number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP)) {
+    } else if (number != SIGTERM && number != SIGINT && number != SIGQUIT && number != SIGHUP) {
+        return;
+    } else if (a->exited) {
+        a->owed = number;
+    } else {
         /* No worker to obey it: it is for us. */
         leave(a, 1, "");
         a->exited = 1;
@@ -431,7 +479,7 @@ static int open_signals(struct agent *a)
 static int open_agent(struct agent *a, struct err *err)
 {
     int64_t now = clock_ms();
-    a->up.fd = a->down.fd = -1;
+    a->up.fd = a->down.fd = a->exec_failed = -1;
     a->to_hub = (struct agent_link){.watch.handle = handle_hub, .agent = a};
     a->to_worker = (struct agent_link){.watch.handle = handle_worker, .agent = a};
     a->to_signals = (struct agent_link){.watch.handle = handle_signals, .agent = a};

@@ -16,7 +16,7 @@
 enum {
     AGENT_JOIN_MS = 60000,  /* to find the node's hub and the coordinator: others start late too */
     AGENT_LEAVE_MS = 5000,  /* for the other tasks of the node to leave before the hub goes */
-    AGENT_KILL_MS = 5000,   /* for killed processes to be gone */
+    AGENT_KILL_MS = 5000,   /* for killed processes to be gone: one that stays is in the kernel */
     AGENT_ORDER_MS = 30000, /* a death so soon after a signal to the step obeyed it (KillWait) */
 };
 
@@ -71,10 +71,10 @@ int watch_out(int epoll, struct watch *w, int fd, int wants_out);
 /* Queue a frame (NULL: none) on the wire and send what goes. -1: broken. */
 int watch_send(int epoll, struct watch *w, struct wire *wire, struct wire_frame *f);
 
-/* Kill all children, and theirs as they become ours (we are their subreaper), until none is left or
- * the time is up. Only direct children are signalled, so no number is ever taken for another
- * process. */
-void kill_children(int64_t deadline_ms);
+/* Kill all children, and theirs as they become ours (we are their subreaper), until none is left
+ * (0) or the time is up (-1). Only direct children are signalled, so no number is ever taken for
+ * another process. */
+int kill_children(int64_t deadline_ms);
 
 /* Leave as the worker left: the same exit code, or the same signal. */
 void exit_like(int status, const sigset_t *mask) __attribute__((noreturn));

@@ -183,15 +183,17 @@ static void kill_searched(void)
         closedir(proc);
 }
 
-void kill_children(int64_t deadline_ms)
+int kill_children(int64_t deadline_ms)
 {
     /* A killed child's children become ours and are killed in the next round. */
     for (;;) {
         pid_t pid;
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
             continue;
-        if ((pid < 0 && errno == ECHILD) || clock_ms() >= deadline_ms)
-            return;
+        if (pid < 0 && errno == ECHILD)
+            return 0;
+        if (clock_ms() >= deadline_ms)
+            return -1;
         if (kill_listed())
             kill_searched();
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

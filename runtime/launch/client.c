@@ -93,7 +93,7 @@ void launch_progress(struct launch *l, int64_t step)
     client_agent_poll(l);
     if (l->wire.fd < 0 || wire_pending(&l->wire))
         return; /* the agent does not read: this report is lost, the next may not be */
-    wire_queue(&l->wire, message_progress((uint32_t)l->rank, step));
+    wire_queue(&l->wire, message_progress(client_agent_who(l), step));
     client_agent_poll(l);
 }
 

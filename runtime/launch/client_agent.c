@@ -52,6 +52,17 @@ static int await(struct launch *l, enum message_type type, struct wire_message *
     }
 }
 
+struct message_rank client_agent_who(const struct launch *l)
+{
+    return (struct message_rank){.rank = (uint32_t)l->rank, .generation = l->generation};
+}
+
+static uint32_t variable(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
 int client_agent_open(struct launch *l, int fd, struct launch_identity *id, struct err *err)
 {
     int type = 0;
@@ -61,12 +72,12 @@ int client_agent_open(struct launch *l, int fd, struct launch_identity *id, stru
                        "GTRAIN_AGENT_FD names descriptor %d, which is no socket: unset it to "
                        "run without the agent",
                        fd);
-    const char *rank = getenv("RANK");
+    l->rank = (int)variable("RANK");
+    l->generation = variable("GTRAIN_GENERATION");
     l->kind = LAUNCH_AGENT;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     wire_open(&l->wire, fd, WIRE_MAX_BYTES);
-    wire_queue(&l->wire,
-               message_rank(MESSAGE_OPENED, rank ? (uint32_t)strtoul(rank, NULL, 10) : 0));
+    wire_queue(&l->wire, message_rank(MESSAGE_OPENED, client_agent_who(l)));
     struct wire_message m;
     if (await(l, MESSAGE_IDENTITY, &m, clock_ms() + OPEN_MS, "identity", err))
         return -1;
@@ -75,6 +86,7 @@ int client_agent_open(struct launch *l, int fd, struct launch_identity *id, stru
     id->kind = LAUNCH_AGENT;
     l->rank = id->rank;
     l->world = id->world;
+    l->generation = id->generation;
     return 0;
 }
 
@@ -84,7 +96,7 @@ int client_agent_exchange(struct launch *l, const void *mine, size_t bytes, void
     uint32_t turn = l->turn++, answered;
     if (l->wire.fd < 0)
         return gone(l, err);
-    wire_queue(&l->wire, message_exchange((uint32_t)l->rank, turn, mine, bytes));
+    wire_queue(&l->wire, message_exchange(client_agent_who(l), turn, mine, bytes));
     struct wire_message m;
     if (await(l, MESSAGE_EXCHANGED, &m, deadline_ms, "answer of all ranks", err))
         return -1;
@@ -114,7 +126,7 @@ int client_agent_done(struct launch *l, struct err *err)
 {
     if (l->wire.fd < 0)
         return gone(l, err);
-    wire_queue(&l->wire, message_rank(MESSAGE_DONE, (uint32_t)l->rank));
+    wire_queue(&l->wire, message_rank(MESSAGE_DONE, client_agent_who(l)));
     int64_t deadline = clock_ms() + DONE_MS;
     for (;;) {
         int left = wire_flush(&l->wire);

@@ -3,11 +3,13 @@
 #define GTRAIN_LAUNCH_CLIENT_KINDS_H
 
 #include "launch/client.h"
+#include "launch/message.h"
 #include "launch/wire.h"
 
 struct launch {
     enum launch_kind kind;
     int rank, world;
+    uint32_t generation;
     struct wire wire; /* to the agent; fd -1: none */
     uint32_t turn;    /* of the next exchange */
     int stop;         /* the launcher asks for one */
@@ -20,6 +22,8 @@ int client_agent_exchange(struct launch *l, const void *mine, size_t bytes, void
                           size_t *lengths, int64_t deadline_ms, struct err *err);
 /* Send what waits and take what came, without waiting. -1: the agent is gone. */
 int client_agent_poll(struct launch *l);
+/* As messages name this rank. */
+struct message_rank client_agent_who(const struct launch *l);
 int client_agent_done(struct launch *l, struct err *err);
 
 /* 1 if the environment says that a PMIx server started us. */

@@ -19,6 +19,7 @@
 #include "launch/message.h"
 #include "launch/peers.h"
 #include "launch/runlog.h"
+#include "launch/takeover.h"
 
 enum {
     LINGER_MS = 5000,    /* after the end, for the agents to kill their workers and leave */
@@ -43,6 +44,8 @@ struct coordinator {
     struct peers peers;
     struct runlog log;
     struct exchange exchange;
+    uint32_t generation; /* that the nodes have been told of, 0: none yet */
+    int recovering;      /* it began with a takeover whose phases are not told yet */
     int64_t next_beat;
     int64_t srun_gone; /* when; 0: it is there */
     int64_t leave_by;  /* after the end; INT64_MAX before */
@@ -177,10 +180,33 @@ static void send_to_all(struct coordinator *c, struct wire_frame *f, int ranks)
 {
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
-        if (p->stage == PEER_NODE && (!ranks || c->run.nodes[p->node].node_rank >= 0))
+        const struct run_node *node = p->stage == PEER_NODE ? &c->run.nodes[p->node] : NULL;
+        if (node && node->state == RUN_NODE_UP && (!ranks || node->node_rank >= 0))
             send_to(c, p, wire_frame_keep(f));
     }
     wire_frame_drop(f);
+}
+
+/* A line for the plugin in srun: `say TEXT` for the user, `end STATUS` at the very end. */
+static void tell_srun(struct coordinator *c, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void tell_srun(struct coordinator *c, const char *format, ...)
+{
+    if (c->options.life_fd < 0)
+        return;
+    char line[SRUN_LINE_BYTES];
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(line, sizeof line - 1, format, ap);
+    va_end(ap);
+    if (n < 0)
+        return;
+    if (n > (int)sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (send(c->options.life_fd, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        runlog_line(&c->log, "srun cannot be told: %m");
 }
 
 static void send_assignment(struct coordinator *c, struct peer *peer)
@@ -195,7 +221,7 @@ static void send_assignment(struct coordinator *c, struct peer *peer)
     }
     *a = (struct message_assign){
         .epoch = o->run.epoch,
-        .generation = o->run.generation,
+        .generation = c->run.config.generation,
         .world = (uint32_t)c->run.world,
         .local_world = (uint32_t)o->run.shape.tasks,
         .node_rank = node->node_rank,
@@ -215,6 +241,18 @@ static void send_assignment(struct coordinator *c, struct peer *peer)
     free(a);
 }
 
+/* Everybody's part in the generation that begins. */
+static void assign_all(struct coordinator *c)
+{
+    c->generation = c->run.config.generation;
+    runlog_placement(&c->log, c->options.run_dir, &c->run);
+    for (struct peer *p = c->peers.first, *next; p; p = next) {
+        next = p->next;
+        if (p->stage == PEER_NODE && c->run.nodes[p->node].state == RUN_NODE_UP)
+            send_assignment(c, p);
+    }
+}
+
 static void place_all(struct coordinator *c)
 {
     struct err err;
@@ -222,14 +260,69 @@ static void place_all(struct coordinator *c)
         run_stop(&c->run, 1, err.text, clock_ms());
         return;
     }
-    runlog_line(&c->log, "all %d nodes are there: generation %u starts with %d ranks, %d spare",
+    runlog_line(&c->log, "%d nodes are there: generation %u starts with %d ranks, %d spare",
                 c->run.n_nodes, c->run.config.generation, c->run.world, run_spares(&c->run));
-    runlog_placement(&c->log, c->options.run_dir, &c->run);
+    assign_all(c);
+}
+
+static void clear_exchange(struct coordinator *c)
+{
+    struct exchange *x = &c->exchange;
+    for (int i = 0; i < c->run.world; i++) {
+        free(x->blobs[i]);
+        x->blobs[i] = NULL;
+    }
+    wire_frame_drop(x->answer);
+    x->answer = NULL;
+    x->turn = 0;
+    x->count = 0;
+    x->bytes = 0;
+}
+
+/* A node that was given up may still be there, or come back: it is to end what it runs. */
+static void dismiss_lost(struct coordinator *c)
+{
+    const struct message_end end = {.code = 1};
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
-        if (p->stage == PEER_NODE)
-            send_assignment(c, p);
+        if (p->stage == PEER_NODE && !p->dismissed &&
+            c->run.nodes[p->node].state == RUN_NODE_LOST) {
+            p->dismissed = 1;
+            send_to(c, p, message_end(&end));
+        }
     }
+}
+
+/* run.h has begun the next generation. */
+static void take_over(struct coordinator *c)
+{
+    const struct run *run = &c->run;
+    runlog_line(&c->log, "%s; %s: generation %u starts", run->failure.text, run->action,
+                run->config.generation);
+    tell_srun(c, "say %s; %s: generation %u starts", run->failure.text, run->action,
+              run->config.generation);
+    runlog_event(&c->log, c->options.run_dir, "failure", run->furthest, run->failure.text);
+    clear_exchange(c);
+    assign_all(c);
+    c->recovering = 1;
+}
+
+/* Training goes on: say how long that took. A program that does not report steps never comes here.
+ */
+static void tell_recovery(struct coordinator *c)
+{
+    const struct run *run = &c->run;
+    char phases[256], text[320];
+    if (!c->recovering || !run->phases.stepped)
+        return;
+    c->recovering = 0;
+    takeover_describe(&run->phases, phases, sizeof phases);
+    int64_t step = run->ranks[0].begin;
+    snprintf(text, sizeof text, "generation %u goes on from step %lld: %s", run->config.generation,
+             (long long)step, phases);
+    runlog_line(&c->log, "%s", text);
+    tell_srun(c, "say %s", text);
+    runlog_event(&c->log, c->options.run_dir, "takeover", step, text);
 }
 
 static void take_register(struct coordinator *c, struct peer *peer, const struct wire_message *m)
@@ -254,10 +347,8 @@ static void take_register(struct coordinator *c, struct peer *peer, const struct
     runlog_line(&c->log, "node %s %s from %s (%u tasks, %u cores, topology %s)", info.node,
                 info.generation || old ? "came back" : "registered", peer->from, info.local_tasks,
                 info.cores, *info.topology ? info.topology : "none");
-    if (c->run.phase != RUN_GATHERING && !info.generation)
-        send_assignment(c, peer);
-    else if (run_complete(&c->run))
-        place_all(c);
+    if (c->run.phase != RUN_GATHERING && info.generation != c->run.config.generation)
+        send_assignment(c, peer); /* it did not hear the newest */
 }
 
 /* ---- about ranks ---- */
@@ -274,6 +365,7 @@ static void finish_exchange(struct coordinator *c)
     x->turn++;
     x->count = 0;
     x->bytes = 0;
+    run_met(&c->run, clock_ms());
     if (x->answer)
         send_to_all(c, wire_frame_keep(x->answer), 1);
     else
@@ -284,12 +376,14 @@ static void finish_exchange(struct coordinator *c)
 static int take_exchange(struct coordinator *c, struct peer *peer, const struct wire_message *m)
 {
     struct exchange *x = &c->exchange;
-    uint32_t rank, turn;
+    struct message_rank who;
+    uint32_t turn;
     const unsigned char *blob;
     size_t bytes;
-    if (message_get_exchange(m, &rank, &turn, &blob, &bytes) ||
-        run_opened(&c->run, peer->node, rank))
+    if (message_get_exchange(m, &who, &turn, &blob, &bytes) ||
+        run_opened(&c->run, peer->node, who.rank, clock_ms()))
         return -1;
+    uint32_t rank = who.rank;
     if (x->answer && turn + 1 == x->turn) { /* its answer was lost with the connection */
         send_to(c, peer, wire_frame_keep(x->answer));
         return 0;
@@ -324,28 +418,33 @@ static int take_exited(struct coordinator *c, struct peer *peer, const struct wi
     if (message_get_exited(m, &how) || run_exited(&c->run, peer->node, &how, clock_ms()))
         return -1;
     run_describe_exit(&how, way, sizeof way);
-    runlog_line(&c->log, "rank %u on node %s: %s%s%s, last step %lld", how.rank,
+    runlog_line(&c->log, "rank %u on node %s: %s%s%s, last step %lld", how.who.rank,
                 c->run.nodes[peer->node].info.node, way,
                 how.flags & EXITED_ORDERED ? ", on a signal to the step" : "",
-                how.flags & EXITED_DONE ? ", done" : "", (long long)c->run.ranks[how.rank].step);
+                how.flags & EXITED_DONE ? ", done" : "",
+                (long long)c->run.ranks[how.who.rank].step);
     return 0;
 }
 
-static int take_from_node(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+static int take_from_rank(struct coordinator *c, struct peer *peer, const struct wire_message *m)
 {
-    uint32_t rank;
+    struct message_rank who;
     int64_t step;
+    if (message_get_rank(m, &who) || who.generation > c->run.config.generation)
+        return -1;
+    if (who.generation < c->run.config.generation)
+        return 0; /* it was on its way when the next began */
     switch (m->type) {
-    case MESSAGE_BEAT:
-        return 0;
     case MESSAGE_OPENED:
-        return message_get_rank(m, &rank) || run_opened(&c->run, peer->node, rank) ? -1 : 0;
+        return run_opened(&c->run, peer->node, who.rank, clock_ms());
     case MESSAGE_DONE:
-        return message_get_rank(m, &rank) || run_done(&c->run, peer->node, rank) ? -1 : 0;
+        return run_done(&c->run, peer->node, who.rank);
     case MESSAGE_PROGRESS:
-        if (message_get_progress(m, &rank, &step))
+        if (message_get_progress(m, &who, &step) ||
+            run_progress(&c->run, peer->node, who.rank, step, clock_ms()))
             return -1;
-        return run_progress(&c->run, peer->node, rank, step);
+        tell_recovery(c);
+        return 0;
     case MESSAGE_EXCHANGE:
         return take_exchange(c, peer, m);
     case MESSAGE_EXITED:
@@ -353,6 +452,18 @@ static int take_from_node(struct coordinator *c, struct peer *peer, const struct
     default:
         return -1;
     }
+}
+
+static int take_from_node(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    struct run_node *node = &c->run.nodes[peer->node];
+    if (node->state == RUN_NODE_LOST)
+        return 0; /* it has been told to end */
+    if (m->type == MESSAGE_BEAT)
+        return 0;
+    if (m->type == MESSAGE_PORT)
+        return message_get_port(m, &node->info.port);
+    return take_from_rank(c, peer, m);
 }
 
 static void take_message(struct coordinator *c, struct peer *peer, const struct wire_message *m)
@@ -401,28 +512,6 @@ static void handle_peer(struct coordinator *c, struct peer *peer, uint32_t event
 
 /* ---- the end ---- */
 
-/* A line for the plugin in srun: `say TEXT` for the user, `end STATUS` at the very end. */
-static void tell_srun(struct coordinator *c, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void tell_srun(struct coordinator *c, const char *format, ...)
-{
-    if (c->options.life_fd < 0)
-        return;
-    char line[SRUN_LINE_BYTES];
-    va_list ap;
-    va_start(ap, format);
-    int n = vsnprintf(line, sizeof line - 1, format, ap);
-    va_end(ap);
-    if (n < 0)
-        return;
-    if (n > (int)sizeof line - 2)
-        n = sizeof line - 2;
-    line[n++] = '\n';
-    if (send(c->options.life_fd, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        runlog_line(&c->log, "srun cannot be told: %m");
-}
-
 /* The user sees one line why: from srun, or, where there is no srun, from one node's agent. */
 static void announce_end(struct coordinator *c)
 {
@@ -437,7 +526,7 @@ static void announce_end(struct coordinator *c)
     }
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
-        if (p->stage != PEER_NODE)
+        if (p->stage != PEER_NODE || p->dismissed)
             continue;
         snprintf(end.text, sizeof end.text, "%s",
                  c->run.nodes[p->node].state == RUN_NODE_UP ? why : "");
@@ -502,6 +591,11 @@ static int64_t tick(struct coordinator *c)
     if (c->srun_gone && (now - c->srun_gone > SRUN_GONE_MS || !anyone_left(c)))
         run_stop(&c->run, 1, "srun ended before the run did", now);
     run_tick(&c->run, now);
+    if (run_complete(&c->run))
+        place_all(c);
+    if (c->generation && c->generation != c->run.config.generation)
+        take_over(c);
+    dismiss_lost(c);
     beat(c, now);
     if (c->run.phase == RUN_ENDED && c->leave_by == INT64_MAX) {
         announce_end(c);

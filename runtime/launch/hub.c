@@ -97,6 +97,7 @@ static void end_here(struct hub *h, const char *text)
 /* ---- up: to the coordinator ---- */
 
 static void connection_failed(struct hub *h, int64_t now);
+static void check_tasks(struct hub *h);
 
 static void send_up(struct hub *h, struct wire_frame *f)
 {
@@ -106,9 +107,12 @@ static void send_up(struct hub *h, struct wire_frame *f)
         connection_failed(h, clock_ms());
 }
 
-static uint32_t rank_of(const struct hub *h, const struct hub_task *t)
+static struct message_rank rank_of(const struct hub *h, const struct hub_task *t)
 {
-    return (uint32_t)h->assigned.node_rank * h->assigned.local_world + (uint32_t)t->local_id;
+    const struct message_assign *a = &h->assigned;
+    return (struct message_rank){.rank = (uint32_t)a->node_rank * a->local_world +
+                                         (uint32_t)t->local_id,
+                                 .generation = a->generation};
 }
 
 static int running(const struct hub *h)
@@ -134,6 +138,15 @@ static void tell_again(struct hub *h)
     }
 }
 
+/* Kept free until ranks are given out; the worker may have it then, and the next is looked for. */
+static uint16_t next_port(struct hub *h)
+{
+    if (h->reserved >= 0)
+        close(h->reserved);
+    h->reserved = -1;
+    return agent_reserve_port(&h->reserved);
+}
+
 static void register_node(struct hub *h)
 {
     const struct agent_env *env = h->env;
@@ -143,7 +156,7 @@ static void register_node(struct hub *h)
         .tasks = env->tasks,
         .local_tasks = env->local_tasks,
         .cores = (uint32_t)agent_cores(),
-        .port = h->has_assigned ? 0 : agent_reserve_port(&h->reserved),
+        .port = next_port(h),
     };
     if (h->has_assigned) {
         r.epoch = h->assigned.epoch;
@@ -157,6 +170,18 @@ static void register_node(struct hub *h)
     tell_again(h);
 }
 
+/* What the tasks have said is of the generation before. */
+static void forget(struct hub *h)
+{
+    for (int i = 0; i < h->n_all; i++) {
+        struct hub_task *t = &h->all[i];
+        wire_frame_drop(t->exchange);
+        wire_frame_drop(t->exited);
+        t->exchange = t->exited = NULL;
+        t->opened = t->done = 0;
+    }
+}
+
 static void take_assign(struct hub *h, const struct wire_message *m)
 {
     struct message_assign *a = calloc(1, sizeof *a);
@@ -167,16 +192,14 @@ static void take_assign(struct hub *h, const struct wire_message *m)
         end_here(h, "an assignment from the coordinator that makes no sense");
         return;
     }
-    if (!h->has_assigned) {
-        message_assign_free(a); /* the tasks read the plan, the hub needs it not */
+    message_assign_free(a); /* the tasks read the plan, the hub needs it not */
+    if (!h->has_assigned || a->generation > h->assigned.generation) {
         h->assigned = *a;
         h->has_assigned = 1;
-        if (h->reserved >= 0)
-            close(h->reserved);
-        h->reserved = -1;
+        forget(h);
+        send_up(h, message_port(next_port(h)));
         send_down_all(h, message_again(m));
-    } else {
-        message_assign_free(a);
+        check_tasks(h);
     }
     free(a);
 }
@@ -349,10 +372,15 @@ static void task_join(struct hub *h, struct hub_task *t, const struct wire_messa
 
 static int task_says(struct hub *h, struct hub_task *t, const struct wire_message *m)
 {
-    uint32_t rank, turn;
+    struct message_rank is, should = rank_of(h, t);
+    uint32_t turn;
     const unsigned char *blob;
     size_t bytes;
-    if (!h->has_assigned || message_get_rank(m, &rank) || rank != rank_of(h, t))
+    if (!h->has_assigned || message_get_rank(m, &is))
+        return -1;
+    if (is.generation < should.generation)
+        return 0; /* it was on its way when the next began */
+    if (is.generation != should.generation || is.rank != should.rank)
         return -1;
     switch (m->type) {
     case MESSAGE_OPENED:
@@ -362,7 +390,7 @@ static int task_says(struct hub *h, struct hub_task *t, const struct wire_messag
         t->done = 1;
         break;
     case MESSAGE_EXCHANGE:
-        if (message_get_exchange(m, &rank, &turn, &blob, &bytes) || t->exchange)
+        if (message_get_exchange(m, &is, &turn, &blob, &bytes) || t->exchange)
             return -1;
         t->turn = turn;
         t->exchange = message_again(m);
@@ -380,6 +408,24 @@ static int task_says(struct hub *h, struct hub_task *t, const struct wire_messag
     return 0;
 }
 
+/* Nobody is there to speak for this task any more, nor to start a worker. */
+static void report_gone(struct hub *h, struct hub_task *t)
+{
+    struct message_exited how = {.who = rank_of(h, t), .signal = SIGKILL, .flags = EXITED_NO_AGENT};
+    wire_frame_drop(t->exited);
+    t->exited = message_exited(&how);
+    if (running(h))
+        send_up(h, wire_frame_keep(t->exited));
+}
+
+/* Some may have gone while the node was a spare, or between two generations. */
+static void check_tasks(struct hub *h)
+{
+    for (int i = 0; i < h->n_all && h->assigned.node_rank >= 0; i++)
+        if (h->all[i].local_id >= 0 && !h->all[i].present)
+            report_gone(h, &h->all[i]);
+}
+
 /* A task's agent is gone. Before the end that is its worker's death too. */
 static void task_gone(struct hub *h, struct hub_task *t)
 {
@@ -391,13 +437,10 @@ static void task_gone(struct hub *h, struct hub_task *t)
         return;
     char text[128];
     snprintf(text, sizeof text, "the agent of local task %d is gone", t->local_id);
-    if (running(h) && !t->exited) {
-        struct message_exited how = {.rank = rank_of(h, t), .signal = SIGKILL};
-        t->exited = message_exited(&how);
-        send_up(h, wire_frame_keep(t->exited));
-    } else if (!running(h) && !t->exited) {
+    if (h->has_assigned && h->assigned.node_rank >= 0)
+        report_gone(h, t);
+    else
         end_here(h, text);
-    }
 }
 
 static void handle_task(struct watch *w, uint32_t events)

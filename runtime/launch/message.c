@@ -240,48 +240,56 @@ int message_get_identity(const struct wire_message *m, struct launch_identity *v
     return -1;
 }
 
-struct wire_frame *message_rank(enum message_type type, uint32_t rank)
+struct wire_frame *message_rank(enum message_type type, struct message_rank who)
 {
     struct wire_frame *f = wire_frame_new((uint16_t)type);
-    wire_put_u32(f, rank);
+    wire_put_u32(f, who.rank);
+    wire_put_u32(f, who.generation);
     return f;
 }
 
-int message_get_rank(const struct wire_message *m, uint32_t *rank)
+static void get_rank(struct wire_reader *r, struct message_rank *who)
+{
+    who->rank = wire_get_u32(r);
+    who->generation = wire_get_u32(r);
+}
+
+int message_get_rank(const struct wire_message *m, struct message_rank *who)
 {
     struct wire_reader r = wire_reader(m);
-    *rank = wire_get_u32(&r);
+    get_rank(&r, who);
     return r.bad ? -1 : 0;
 }
 
-struct wire_frame *message_progress(uint32_t rank, int64_t step)
+struct wire_frame *message_progress(struct message_rank who, int64_t step)
 {
-    struct wire_frame *f = message_rank(MESSAGE_PROGRESS, rank);
+    struct wire_frame *f = message_rank(MESSAGE_PROGRESS, who);
     wire_put_u64(f, (uint64_t)step);
     return f;
 }
 
-int message_get_progress(const struct wire_message *m, uint32_t *rank, int64_t *step)
+int message_get_progress(const struct wire_message *m, struct message_rank *who, int64_t *step)
 {
     struct wire_reader r = wire_reader(m);
-    *rank = wire_get_u32(&r);
+    get_rank(&r, who);
     *step = (int64_t)wire_get_u64(&r);
     return wire_done(&r);
 }
 
-struct wire_frame *message_exchange(uint32_t rank, uint32_t turn, const void *blob, size_t bytes)
+struct wire_frame *message_exchange(struct message_rank who, uint32_t turn, const void *blob,
+                                    size_t bytes)
 {
-    struct wire_frame *f = message_rank(MESSAGE_EXCHANGE, rank);
+    struct wire_frame *f = message_rank(MESSAGE_EXCHANGE, who);
     wire_put_u32(f, turn);
     wire_put_bytes(f, blob, bytes);
     return f;
 }
 
-int message_get_exchange(const struct wire_message *m, uint32_t *rank, uint32_t *turn,
+int message_get_exchange(const struct wire_message *m, struct message_rank *who, uint32_t *turn,
                          const unsigned char **blob, size_t *bytes)
 {
     struct wire_reader r = wire_reader(m);
-    *rank = wire_get_u32(&r);
+    get_rank(&r, who);
     *turn = wire_get_u32(&r);
     *blob = wire_get_bytes(&r, MESSAGE_BLOB_BYTES, bytes);
     return wire_done(&r);
@@ -329,7 +337,7 @@ int message_get_exchanged(const struct wire_message *m, uint32_t *turn, uint32_t
 
 struct wire_frame *message_exited(const struct message_exited *v)
 {
-    struct wire_frame *f = message_rank(MESSAGE_EXITED, v->rank);
+    struct wire_frame *f = message_rank(MESSAGE_EXITED, v->who);
     wire_put_u8(f, v->signal);
     wire_put_u8(f, v->code);
     wire_put_u8(f, v->flags);
@@ -339,10 +347,24 @@ struct wire_frame *message_exited(const struct message_exited *v)
 int message_get_exited(const struct wire_message *m, struct message_exited *v)
 {
     struct wire_reader r = wire_reader(m);
-    v->rank = wire_get_u32(&r);
+    get_rank(&r, &v->who);
     v->signal = wire_get_u8(&r);
     v->code = wire_get_u8(&r);
     v->flags = wire_get_u8(&r);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_port(uint16_t port)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_PORT);
+    wire_put_u16(f, port);
+    return f;
+}
+
+int message_get_port(const struct wire_message *m, uint16_t *port)
+{
+    struct wire_reader r = wire_reader(m);
+    *port = wire_get_u16(&r);
     return wire_done(&r);
 }
 

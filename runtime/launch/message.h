@@ -13,10 +13,13 @@
  *              <- OPENED, EXCHANGE, PROGRESS, DONE ------------------------
  *     EXCHANGED ---------------------------------------------------------->
  *              <- EXITED ------------------
+ *     ASSIGN    ->               ASSIGN ->      (the next generation: the worker is killed
+ *              <- PORT                           and started anew)
  *     END       ->               END ->
  *     BEAT both ways, once a heartbeat;  REFUSED -> with the reason;  STOP -> worker
  *
- * A message about a rank names it, and who passes it on checks that it may. */
+ * A message about a rank names it and its generation, and who passes it on checks that it may: what
+ * is left of an older generation is dropped. */
 #ifndef GTRAIN_LAUNCH_MESSAGE_H
 #define GTRAIN_LAUNCH_MESSAGE_H
 
@@ -44,6 +47,7 @@ enum message_type {
     MESSAGE_STOP,
     MESSAGE_END,
     MESSAGE_BEAT,
+    MESSAGE_PORT,
 };
 
 enum {
@@ -67,7 +71,7 @@ struct message_register {
     char node[MESSAGE_NAME_BYTES];
     char topology[MESSAGE_TEXT_BYTES]; /* SLURM_TOPOLOGY_ADDR, "spine.leaf.node", or "" */
     char address[64];                  /* towards the other nodes */
-    uint16_t port;                  /* free there now: the job's MASTER_PORT if rank 0 comes here */
+    uint16_t port; /* free there now: MASTER_PORT of the next generation if rank 0 comes here */
     uint32_t node_id, nodes, tasks; /* as Slurm counts: SLURM_NODEID, all nodes, all tasks */
     uint32_t local_tasks, cores;
     uint32_t epoch, generation;
@@ -89,15 +93,25 @@ struct message_assign {
     size_t plan_bytes;
 };
 
-enum { EXITED_ORDERED = 1, EXITED_OPENED = 2, EXITED_DONE = 4 };
+enum {
+    EXITED_ORDERED = 1,  /* right after a signal to the step */
+    EXITED_OPENED = 2,   /* it used launch/client.h */
+    EXITED_DONE = 4,     /* and said done */
+    EXITED_NEVER = 8,    /* the program could not be executed: code is errno */
+    EXITED_NO_AGENT = 16 /* its agent is gone, too: nothing can be started there any more */
+};
+
+/* Whom a message is about. */
+struct message_rank {
+    uint32_t rank, generation;
+};
 
 /* A worker is gone. */
 struct message_exited {
-    uint32_t rank;
+    struct message_rank who;
     uint8_t signal; /* 0: it exited with `code` */
     uint8_t code;
-    uint8_t
-        flags; /* EXITED_*: right after a signal to the step; it used launch/client.h; said done */
+    uint8_t flags; /* EXITED_* */
 };
 
 struct message_end {
@@ -131,13 +145,14 @@ struct wire_frame *message_identity(const struct launch_identity *v);
 int message_get_identity(const struct wire_message *m, struct launch_identity *v);
 
 /* OPENED, DONE: about a rank, nothing else. */
-struct wire_frame *message_rank(enum message_type type, uint32_t rank);
-/* The rank of any message about one (OPENED, EXCHANGE, PROGRESS, DONE, EXITED). */
-int message_get_rank(const struct wire_message *m, uint32_t *rank);
-struct wire_frame *message_progress(uint32_t rank, int64_t step);
-int message_get_progress(const struct wire_message *m, uint32_t *rank, int64_t *step);
-struct wire_frame *message_exchange(uint32_t rank, uint32_t turn, const void *blob, size_t bytes);
-int message_get_exchange(const struct wire_message *m, uint32_t *rank, uint32_t *turn,
+struct wire_frame *message_rank(enum message_type type, struct message_rank who);
+/* Whom any message about a rank is about (OPENED, EXCHANGE, PROGRESS, DONE, EXITED). */
+int message_get_rank(const struct wire_message *m, struct message_rank *who);
+struct wire_frame *message_progress(struct message_rank who, int64_t step);
+int message_get_progress(const struct wire_message *m, struct message_rank *who, int64_t *step);
+struct wire_frame *message_exchange(struct message_rank who, uint32_t turn, const void *blob,
+                                    size_t bytes);
+int message_get_exchange(const struct wire_message *m, struct message_rank *who, uint32_t *turn,
                          const unsigned char **blob, size_t *bytes);
 /* Everybody's blobs, in rank order. */
 struct wire_frame *message_exchanged(uint32_t turn, uint32_t world, void *const *blobs,
@@ -147,6 +162,9 @@ int message_get_exchanged(const struct wire_message *m, uint32_t *turn, uint32_t
                           void **blobs, size_t *bytes);
 struct wire_frame *message_exited(const struct message_exited *v);
 int message_get_exited(const struct wire_message *m, struct message_exited *v);
+/* A node's free port, as in message_register. */
+struct wire_frame *message_port(uint16_t port);
+int message_get_port(const struct wire_message *m, uint16_t *port);
 struct wire_frame *message_end(const struct message_end *v);
 int message_get_end(const struct wire_message *m, struct message_end *v);
 

@@ -26,6 +26,7 @@ struct peer {
     struct wire wire;
     enum peer_stage stage;
     int node;           /* index in the run, of a PEER_NODE; else -1 */
+    int dismissed;      /* a lost node has been told to end */
     int waits_to_write; /* epoll watches for room to send */
     int64_t deadline;   /* of a stranger */
     unsigned char nonce[AUTH_BYTES];

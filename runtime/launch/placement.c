@@ -467,6 +467,12 @@ int placement_make(const struct placement_node *nodes, int n, const struct place
     return bad ? err_set(err, "out of memory placing %d nodes", n) : 0;
 }
 
+/* Whether two neighbours need a switch; ranks that no node has (yet) cost nothing. */
+static int crosses(const struct placement_node *a, const struct placement_node *b)
+{
+    return a && b && placement_distance(a, b) > 1;
+}
+
 struct placement_cost placement_cost(const struct placement_node *nodes, int n,
                                      const struct placement_shape *s, const int *node_rank)
 {
@@ -478,12 +484,50 @@ struct placement_cost placement_cost(const struct placement_node *nodes, int n,
             at[node_rank[i] * s->tasks + k] = &nodes[i];
     for (int r = 0; at && r < world; r++) {
         if (r % s->inner + 1 < s->inner)
-            cost.inner += placement_distance(at[r], at[r + 1]) > 1;
+            cost.inner += crosses(at[r], at[r + 1]);
         if (r % replica + s->inner < replica)
-            cost.pipeline += placement_distance(at[r], at[r + s->inner]) > 1;
+            cost.pipeline += crosses(at[r], at[r + s->inner]);
         if (s->data > 1)
-            cost.data += placement_distance(at[r], at[(r + replica) % world]) > 1;
+            cost.data += crosses(at[r], at[(r + replica) % world]);
     }
     free(at);
     return cost;
+}
+
+/* What node i would cost as that node rank. */
+static struct placement_cost cost_with(const struct placement_node *nodes, int n,
+                                       const struct placement_shape *shape, int *node_rank, int i,
+                                       int wanted)
+{
+    node_rank[i] = wanted;
+    struct placement_cost cost = placement_cost(nodes, n, shape, node_rank);
+    node_rank[i] = -1;
+    return cost;
+}
+
+int placement_replace(const struct placement_node *nodes, int n,
+                      const struct placement_shape *shape, const int *lost, int n_lost,
+                      const int *usable, int *node_rank)
+{
+    int spares = 0;
+    for (int i = 0; i < n; i++)
+        spares += usable[i] && node_rank[i] == -1;
+    if (spares < n_lost)
+        return -1;
+    for (int k = 0; k < n_lost; k++) {
+        int best = -1;
+        struct placement_cost least = {0, 0, 0};
+        for (int i = 0; i < n; i++) {
+            if (!usable[i] || node_rank[i] != -1)
+                continue;
+            struct placement_cost cost = cost_with(nodes, n, shape, node_rank, i, lost[k]);
+            const struct placement_node *a = &nodes[i], *b = best < 0 ? NULL : &nodes[best];
+            if (b && !cheaper(cost, least) && (cheaper(least, cost) || compare_nodes(&a, &b) > 0))
+                continue;
+            best = i;
+            least = cost;
+        }
+        node_rank[best] = lost[k];
+    }
+    return 0;
 }

@@ -36,6 +36,14 @@ struct placement_cost {
 int placement_make(const struct placement_node *nodes, int n, const struct placement_shape *shape,
                    int *node_rank, struct err *err);
 
+/* Give the node ranks in lost[] (n_lost of them, which no node has now) to spares: nodes with node
+ * rank -1 and usable[i]. Nobody else moves. One after the other, each to the spare that makes the
+ * cheapest placement, the one with the first name among equals. -1: too few spares; nothing is
+ * changed then. */
+int placement_replace(const struct placement_node *nodes, int n,
+                      const struct placement_shape *shape, const int *lost, int n_lost,
+                      const int *usable, int *node_rank);
+
 /* Levels of switches that two nodes have to climb to reach each other: 0 the same node, 1 under one
  * leaf, 2 under one spine, ... Without addresses all nodes are under one leaf. */
 int placement_distance(const struct placement_node *a, const struct placement_node *b);

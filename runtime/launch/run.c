@@ -1,16 +1,18 @@
-/* run.c - the coordinator's rules. */
+/* run.c - the coordinator's rules. What happens after a failure is takeover.c's. */
 #include "launch/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "launch/takeover.h"
+
 enum { ALONE_PATIENCES = 3 };
 
 int run_open(struct run *run, const struct run_config *config, int64_t now, struct err *err)
 {
     const struct placement_shape *s = &config->shape;
-    *run = (struct run){.config = *config, .last_tick = now};
+    *run = (struct run){.config = *config, .last_tick = now, .furthest = -1};
     run->world = s->inner * s->pipeline * s->data;
     if (config->tasks % config->nodes)
         return err_set(err,
@@ -49,8 +51,8 @@ void run_close(struct run *run)
 }
 
 /* A cause of the end. It is held back for SETTLE_MS only if a better one may follow. */
-static void end_because(struct run *run, enum run_cause cause, uint8_t code, const char *text,
-                        int64_t at)
+void run_end_because(struct run *run, enum run_cause cause, uint8_t code, const char *text,
+                     int64_t at)
 {
     if (run->phase != RUN_ENDED && cause == run->cause && at < run->end_at)
         run->end_at = at;
@@ -74,13 +76,14 @@ static int come_back(struct run *run, int i, const struct message_register *info
     struct run_node *node = &run->nodes[i];
     if (node->state == RUN_NODE_LOST || run->phase == RUN_ENDED)
         return err_set(err, "node %s came back after it had been given up", info->node);
-    int ours = info->epoch == run->config.epoch && info->generation == run->config.generation;
+    int ours = info->epoch == run->config.epoch && info->generation <= run->config.generation;
     int too_early =
         node->state == RUN_NODE_SUSPECT && !info->generation; /* never heard our answer */
     if (!same_place(&node->info, info) || !(ours || too_early))
         return err_set(err, "node %s registered twice", info->node);
     node->state = RUN_NODE_UP;
     node->heard = now;
+    node->info.port = info->port;
     return i;
 }
 
@@ -110,18 +113,27 @@ int run_register(struct run *run, const struct message_register *info, int64_t n
     return run->n_nodes++;
 }
 
-int run_complete(const struct run *run)
+/* Nodes that are up now, if those are enough for all ranks; else 0. */
+static int enough(const struct run *run)
 {
-    if (run->phase != RUN_GATHERING || run->cause || run->n_nodes < run->config.nodes)
-        return 0;
+    int up = 0;
     for (int i = 0; i < run->n_nodes; i++)
-        if (run->nodes[i].state != RUN_NODE_UP)
-            return 0;
-    return 1;
+        up += run->nodes[i].state == RUN_NODE_UP;
+    return up * run->config.shape.tasks >= run->world ? up : 0;
 }
 
-/* The nodes as placement.h sees them, and where they are; malloc'ed. -1: memory is out. */
-static int as_placement(const struct run *run, struct placement_node **nodes, int **node_rank)
+int run_complete(const struct run *run)
+{
+    if (run->phase != RUN_GATHERING || run->cause ||
+        (run->n_nodes < run->config.nodes && !run->late))
+        return 0;
+    for (int i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i].state == RUN_NODE_SUSPECT)
+            return 0;
+    return enough(run) > 0;
+}
+
+int run_as_placement(const struct run *run, struct placement_node **nodes, int **node_rank)
 {
     size_t n = run->n_nodes > 0 ? (size_t)run->n_nodes : 0;
     *nodes = calloc(n + 1, sizeof **nodes);
@@ -136,22 +148,41 @@ static int as_placement(const struct run *run, struct placement_node **nodes, in
     return 0;
 }
 
+void run_seat(struct run *run)
+{
+    int tasks = run->config.shape.tasks;
+    for (int i = 0; i < run->n_nodes; i++)
+        for (int k = 0; run->nodes[i].node_rank >= 0 && k < tasks; k++) {
+            struct run_rank *r = &run->ranks[run->nodes[i].node_rank * tasks + k];
+            *r = (struct run_rank){.node = i,
+                                   .step = -1,
+                                   .begin = -1,
+                                   .failures = r->failures,
+                                   .failed_at = r->failed_at};
+        }
+}
+
 int run_place(struct run *run, struct err *err)
 {
-    int n = run->n_nodes, tasks = run->config.shape.tasks, bad = -1;
+    int n = 0, bad = -1;
     struct placement_node *nodes;
     int *node_rank;
-    if (as_placement(run, &nodes, &node_rank)) {
-        err_set(err, "out of memory placing %d nodes", n);
+    if (run_as_placement(run, &nodes, &node_rank)) {
+        err_set(err, "out of memory placing %d nodes", run->n_nodes);
         goto out;
     }
+    /* Some may be lost already. */
+    for (int i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i].state == RUN_NODE_UP)
+            nodes[n++] = nodes[i];
     if (placement_make(nodes, n, &run->config.shape, node_rank, err))
         goto out;
-    for (int i = 0; i < n; i++) {
-        run->nodes[i].node_rank = node_rank[i];
-        for (int k = 0; node_rank[i] >= 0 && k < tasks; k++)
-            run->ranks[node_rank[i] * tasks + k] = (struct run_rank){.node = i, .step = -1};
-    }
+    n = 0;
+    for (int i = 0; i < run->n_nodes; i++)
+        run->nodes[i].node_rank = run->nodes[i].state == RUN_NODE_UP ? node_rank[n++] : -1;
+    for (int i = 0; i < run->world; i++)
+        run->ranks[i].failed_at = -2;
+    run_seat(run);
     run->phase = RUN_RUNNING;
     bad = 0;
 out:
@@ -165,7 +196,7 @@ struct placement_cost run_placement_cost(const struct run *run)
     struct placement_cost cost = {0, 0, 0};
     struct placement_node *nodes;
     int *node_rank;
-    if (!as_placement(run, &nodes, &node_rank))
+    if (!run_as_placement(run, &nodes, &node_rank))
         cost = placement_cost(nodes, run->n_nodes, &run->config.shape, node_rank);
     free(nodes);
     free(node_rank);
@@ -225,10 +256,9 @@ void run_broken(struct run *run, int node, int64_t now)
     run->nodes[node].heard = now;
 }
 
-/* The ranks of a node, for a line: "rank 3" or "ranks 2-3". */
-static void describe_ranks(const struct run *run, const struct run_node *node, char *text,
-                           size_t room)
+void run_describe_ranks(const struct run *run, int i, char *text, size_t room)
 {
+    const struct run_node *node = &run->nodes[i];
     int tasks = run->config.shape.tasks;
     if (node->node_rank < 0)
         snprintf(text, room, "%s", node->node_rank == -1 ? "a spare" : "no ranks yet");
@@ -239,7 +269,28 @@ static void describe_ranks(const struct run *run, const struct run_node *node, c
                  node->node_rank * tasks + tasks - 1);
 }
 
-static void lose(struct run *run, int i, const char *why, int64_t now)
+/* Once the end has a cause, or somebody has ordered it, a failure only explains it. */
+static void fail(struct run *run, const struct run_failure *f)
+{
+    if (run->phase == RUN_GATHERING || run->cause || run->ordered)
+        run_end_because(run, f->cause, f->code, f->text, f->act_at);
+    else
+        takeover_fail(run, f);
+}
+
+/* Do all ranks of this node need nothing from it any more? */
+static int node_is_done(const struct run *run, const struct run_node *node)
+{
+    int tasks = run->config.shape.tasks;
+    for (int k = 0; k < tasks; k++)
+        if (!run->ranks[node->node_rank * tasks + k].done)
+            return 0;
+    return 1;
+}
+
+static void all_exited(struct run *run, int64_t now);
+
+static void lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_t now)
 {
     struct run_node *node = &run->nodes[i];
     if (node->state == RUN_NODE_LOST || node->state == RUN_NODE_GONE)
@@ -249,17 +300,31 @@ static void lose(struct run *run, int i, const char *why, int64_t now)
         return;
     }
     node->state = RUN_NODE_LOST;
-    char ranks[64], text[MESSAGE_TEXT_BYTES];
-    describe_ranks(run, node, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "node %s is lost (%s): %s", node->info.node, ranks, why);
-    /* The run needs no spare, until one is needed. */
-    if (run->phase == RUN_GATHERING || node->node_rank >= 0)
-        end_because(run, RUN_CAUSE_SURE, 1, text, now);
+    struct run_failure f = {.cause = RUN_CAUSE_NODE,
+                            .rank = -1,
+                            .code = 1,
+                            .silent_ms = silent_ms,
+                            .noticed = now,
+                            .act_at = now};
+    char ranks[64];
+    run_describe_ranks(run, i, ranks, sizeof ranks);
+    snprintf(f.text, sizeof f.text, "node %s is lost (%s): %s", node->info.node, ranks, why);
+    if (run->phase == RUN_GATHERING) {
+        node->node_rank = -1;
+        if (!enough(run) && run->n_nodes == run->config.nodes)
+            fail(run, &f);
+    } else if (node->node_rank >= 0 && node_is_done(run, node)) {
+        for (int k = 0; k < run->config.shape.tasks; k++)
+            run->ranks[node->node_rank * run->config.shape.tasks + k].exited = 1;
+        all_exited(run, now);
+    } else if (node->node_rank >= 0) { /* the run needs no spare, until one is needed */
+        fail(run, &f);
+    }
 }
 
 void run_closed(struct run *run, int node, int64_t now)
 {
-    lose(run, node, "its agent is gone", now);
+    lose(run, node, "its agent is gone", 0, now);
 }
 
 static struct run_rank *find_rank(struct run *run, int node, uint32_t rank)
@@ -270,11 +335,13 @@ static struct run_rank *find_rank(struct run *run, int node, uint32_t rank)
     return &run->ranks[rank];
 }
 
-int run_opened(struct run *run, int node, uint32_t rank)
+int run_opened(struct run *run, int node, uint32_t rank, int64_t now)
 {
     struct run_rank *r = find_rank(run, node, rank);
     if (!r)
         return -1;
+    if (!r->opened && ++run->phases.n_opened == run->world)
+        run->phases.opened = now;
     r->opened = 1;
     return 0;
 }
@@ -288,14 +355,30 @@ int run_done(struct run *run, int node, uint32_t rank)
     return 0;
 }
 
-int run_progress(struct run *run, int node, uint32_t rank, int64_t step)
+int run_progress(struct run *run, int node, uint32_t rank, int64_t step, int64_t now)
 {
     struct run_rank *r = find_rank(run, node, rank);
+    struct run_phases *p = &run->phases;
     if (!r || step < 0)
         return -1;
+    if (r->step < 0) {
+        r->begin = step;
+        if (++p->n_restored == run->world)
+            p->restored = now;
+    } else if (r->step == r->begin && step > r->begin && ++p->n_stepped == run->world) {
+        p->stepped = now;
+    }
     if (step > r->step)
         r->step = step;
+    if (step > run->furthest)
+        run->furthest = step;
     return 0;
+}
+
+void run_met(struct run *run, int64_t now)
+{
+    if (!run->phases.met)
+        run->phases.met = now;
 }
 
 void run_describe_exit(const struct message_exited *how, char *text, size_t room)
@@ -318,45 +401,80 @@ static void all_exited(struct run *run, int64_t now)
             return;
     if (run->cause)
         run->end_at = now; /* nobody is left who could tell more */
+    else if (run->failure.cause == RUN_CAUSE_PEER)
+        run->failure.act_at = now;
+    else if (run->failure.cause)
+        return;
     else
-        end_because(run, RUN_CAUSE_SURE, 0, "all ranks are done", now);
+        run_end_because(run, RUN_CAUSE_SURE, 0, "all ranks are done", now);
+}
+
+/* A rank's own end that is not the orderly one; `opened`: it is gtrain's own or uses its library.
+ */
+static void rank_fails(struct run *run, int node, const struct message_exited *how, int opened,
+                       int64_t now)
+{
+    struct run_failure f = {
+        .cause = RUN_CAUSE_SURE, .rank = (int)how->who.rank, .noticed = now, .act_at = now};
+    int code = exit_code(how);
+    char way[64];
+    const char *name = run->nodes[node].info.node;
+    run_describe_exit(how, way, sizeof way);
+    snprintf(f.text, sizeof f.text, "rank %u on node %s ended with %s%s", how->who.rank, name, way,
+             how->flags & EXITED_ORDERED ? " on a signal to the step" : "");
+    f.code = (uint8_t)(code ? code : 1);
+    if (code && how->flags & EXITED_ORDERED) {
+        run_end_because(run, RUN_CAUSE_PEER, f.code, f.text, now + RUN_ORDER_MS);
+        return;
+    }
+    /* No other try will help. */
+    int hopeless = how->flags & EXITED_NEVER ||
+                   (opened && (code == RUN_EXIT_REFUSED || code == RUN_EXIT_DIVERGED));
+    if (hopeless) {
+        run_end_because(run, RUN_CAUSE_SURE, f.code, f.text, now);
+        return;
+    }
+    if (!code)
+        snprintf(f.text, sizeof f.text, "rank %u on node %s ended before its work was done",
+                 how->who.rank, name);
+    if (code <= 1) {
+        f.cause = RUN_CAUSE_PEER;
+        f.act_at = now + RUN_SETTLE_MS;
+    } else if (how->signal && !run->cause && run->config.restarts) {
+        f.act_at = now + RUN_FOLLOW_MS;
+    }
+    fail(run, &f);
 }
 
 int run_exited(struct run *run, int node, const struct message_exited *how, int64_t now)
 {
-    struct run_rank *r = find_rank(run, node, how->rank);
+    struct run_rank *r = find_rank(run, node, how->who.rank);
     if (!r)
         return -1;
+    if (how->flags & EXITED_NO_AGENT) {
+        char text[64];
+        snprintf(text, sizeof text, "the agent of rank %u is gone", how->who.rank);
+        lose(run, node, text, 0, now);
+        return 0;
+    }
     if (r->exited)
         return 0; /* told again after a lost connection */
     r->exited = 1;
     r->how = *how;
+    r->done |= (how->flags & EXITED_DONE) != 0;
+    run->ordered |= (how->flags & EXITED_ORDERED) != 0;
     int opened = r->opened || how->flags & EXITED_OPENED;
-    int done = r->done || how->flags & EXITED_DONE;
-    int code = exit_code(how);
-    char way[64], text[MESSAGE_TEXT_BYTES];
-    run_describe_exit(how, way, sizeof way);
-    snprintf(text, sizeof text, "rank %u on node %s ended with %s%s", how->rank,
-             run->nodes[node].info.node, way,
-             how->flags & EXITED_ORDERED ? " on a signal to the step" : "");
-    if (code && how->flags & EXITED_ORDERED)
-        end_because(run, RUN_CAUSE_PEER, (uint8_t)code, text, now + RUN_ORDER_MS);
-    else if (code == 1)
-        end_because(run, RUN_CAUSE_PEER, 1, text, now + RUN_SETTLE_MS);
-    else if (code)
-        end_because(run, RUN_CAUSE_SURE, (uint8_t)code, text, now);
-    else if (opened && !done) {
-        snprintf(text, sizeof text, "rank %u on node %s ended before its work was done", how->rank,
-                 run->nodes[node].info.node);
-        end_because(run, RUN_CAUSE_PEER, 1, text, now + RUN_SETTLE_MS);
-    }
+    if (exit_code(how) || (opened && !r->done))
+        rank_fails(run, node, how, opened, now);
+    else
+        r->done = 1;
     all_exited(run, now);
     return 0;
 }
 
 void run_stop(struct run *run, uint8_t code, const char *text, int64_t now)
 {
-    end_because(run, RUN_CAUSE_SURE, code, text, now);
+    run_end_because(run, RUN_CAUSE_SURE, code, text, now);
 }
 
 static void find_lost(struct run *run, int64_t now)
@@ -367,6 +485,7 @@ static void find_lost(struct run *run, int64_t now)
     int all = all_silent(run, now);
     for (int i = 0; i < run->n_nodes; i++) {
         struct run_node *node = &run->nodes[i];
+        int64_t silent_ms = now - node->heard;
         char why[128];
         snprintf(why, sizeof why, "%s for %.1f s",
                  node->state == RUN_NODE_SUSPECT ? "its connection broke and was not made again"
@@ -378,7 +497,7 @@ static void find_lost(struct run *run, int64_t now)
         int long_gone = node->state == RUN_NODE_SUSPECT &&
                         now - node->heard > ALONE_PATIENCES * run->config.patience_ms;
         if ((!all && silent(run, node, now)) || long_gone)
-            lose(run, i, why, now);
+            lose(run, i, why, silent_ms, now);
     }
 }
 
@@ -393,8 +512,11 @@ void run_tick(struct run *run, int64_t now)
         char text[256];
         snprintf(text, sizeof text, "only %d of %d nodes have registered within %d s", run->n_nodes,
                  run->config.nodes, RUN_GATHER_MS / 1000);
-        end_because(run, RUN_CAUSE_SURE, 1, text, now);
+        run->late = enough(run) > 0;
+        if (!run->late)
+            run_end_because(run, RUN_CAUSE_SURE, 1, text, now);
     }
+    takeover_tick(run, now);
     if (run->cause && now >= run->end_at)
         run->phase = RUN_ENDED;
 }
@@ -407,5 +529,7 @@ int64_t run_next_tick(const struct run *run, int64_t now)
     if (step < 1)
         step = 1;
     int64_t next = now + step;
+    if (run->failure.cause && run->failure.act_at < next && run->failure.act_at > now)
+        next = run->failure.act_at;
     return run->cause && run->end_at < next ? run->end_at : next;
 }

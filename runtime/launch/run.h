@@ -2,10 +2,11 @@
  * here, and no clock: who calls says what time it is. So each rule can be tried as a table.
  *
  * Gathering: nodes register until all are there, then ranks are placed and it is running. Running:
- * ranks finish, fail or are lost with their node, until the end is decided. The first cause decides
- * the end's code and text; nothing changes them afterwards but a cause that explains it better and
- * comes within SETTLE_MS (a rank that says "my peer is gone" is often heard before the peer's own
- * death). This version has no takeover: a loss ends the run. */
+ * ranks finish, fail or are lost with their node. A failure ends a generation (takeover.h); the
+ * next begins with the nodes that live, unless it is the end. The first cause decides the end's
+ * code and text; nothing changes them afterwards but a cause that explains it better and comes
+ * within SETTLE_MS (a rank that says "my peer is gone" is often heard before the peer's own death).
+ */
 #ifndef GTRAIN_LAUNCH_RUN_H
 #define GTRAIN_LAUNCH_RUN_H
 
@@ -17,15 +18,20 @@
 
 enum {
     RUN_SETTLE_MS = 200,    /* see above; nobody notices so short a wait */
+    RUN_FOLLOW_MS = 50,     /* a worker killed by a signal: its node may be dying, too */
     RUN_GATHER_MS = 120000, /* from the first node to the last: prologs and slow file systems */
     RUN_ORDER_MS = 30000,   /* after a death on order, for the others to follow: Slurm's KillWait */
 };
+
+/* Exit codes of `gtrain train` after which no other try helps. */
+enum { RUN_EXIT_REFUSED = 2, RUN_EXIT_DIVERGED = 3 };
 
 struct run_config {
     int nodes, tasks; /* of the step, as srun counts them */
     int spares;       /* at least so many spare nodes */
     struct placement_shape shape;
     int64_t heartbeat_ms, patience_ms;
+    int restarts; /* of a rank that fails again and again, before it is called a bug */
     uint32_t epoch, generation;
 };
 
@@ -47,13 +53,32 @@ struct run_rank {
     int node; /* index */
     int opened, done, exited;
     struct message_exited how;
-    int64_t step; /* last one reported complete, -1 none */
+    int64_t step;      /* last one reported complete in this generation, -1 none */
+    int64_t begin;     /* the first one reported: what was restored */
+    int failures;      /* its own, since the run last got further */
+    int64_t failed_at; /* how far the run was at the last of them */
 };
 
 enum run_phase { RUN_GATHERING, RUN_RUNNING, RUN_ENDED };
 
-/* How well a cause explains an end; the higher replaces the lower. */
-enum run_cause { RUN_CAUSE_NONE, RUN_CAUSE_PEER, RUN_CAUSE_SURE };
+/* How well a cause explains an end or a failure; the higher replaces the lower. */
+enum run_cause { RUN_CAUSE_NONE, RUN_CAUSE_PEER, RUN_CAUSE_SURE, RUN_CAUSE_NODE };
+
+/* What ends the generation that runs. */
+struct run_failure {
+    enum run_cause cause; /* NONE: nothing does */
+    int rank;             /* whose own failure it is, -1: its node was lost */
+    uint8_t code;         /* the run's, if it is the end */
+    int64_t silent_ms;    /* from its last sign of life until it was noticed */
+    int64_t noticed, act_at;
+    char text[MESSAGE_TEXT_BYTES];
+};
+
+/* When the newest generation reached what, all ranks of it; 0: not yet. */
+struct run_phases {
+    int64_t silent_ms, noticed, decided, opened, met, restored, stepped;
+    int n_opened, n_restored, n_stepped; /* ranks */
+};
 
 struct run {
     struct run_config config;
@@ -63,6 +88,13 @@ struct run {
     struct run_rank *ranks; /* world of them, once placed */
     int world;
     int64_t first_node, last_tick;
+    int late;         /* some nodes did not come in time: it goes on without them */
+    int64_t furthest; /* step any rank has ever completed, -1 none */
+    int ordered;      /* a rank ended on a signal to the step: nothing is taken over any more */
+
+    struct run_failure failure;
+    struct run_phases phases;
+    char action[MESSAGE_TEXT_BYTES]; /* what the newest generation changed, for people */
 
     enum run_cause cause;
     int64_t end_at; /* when the cause becomes the end */
@@ -77,11 +109,22 @@ void run_close(struct run *run);
 /* A node registers, or comes back. Returns its index, or -1 with what to tell it. */
 int run_register(struct run *run, const struct message_register *info, int64_t now,
                  struct err *err);
-int run_complete(const struct run *run); /* all nodes are there, none placed yet */
+/* All nodes are there that will be, enough for all ranks, none placed yet. */
+int run_complete(const struct run *run);
 /* Give out ranks; the phase becomes RUNNING. */
 int run_place(struct run *run, struct err *err);
 /* What crosses a switch, once placed. */
 struct placement_cost run_placement_cost(const struct run *run);
+/* "rank 3" or "ranks 2-3" of that node. */
+void run_describe_ranks(const struct run *run, int node, char *text, size_t room);
+/* The nodes as placement.h sees them, and where they are; malloc'ed, to be freed also on -1 (memory
+ * is out). */
+int run_as_placement(const struct run *run, struct placement_node **nodes, int **node_rank);
+/* Give the nodes' ranks their nodes; what ranks said is forgotten. */
+void run_seat(struct run *run);
+/* The run ends with this, at the time `at` unless a better cause comes first. */
+void run_end_because(struct run *run, enum run_cause cause, uint8_t code, const char *text,
+                     int64_t at);
 /* The index of the node with this node rank. */
 int run_find_node_rank(const struct run *run, int node_rank);
 int run_spares(const struct run *run); /* spare nodes that are up */
@@ -91,15 +134,19 @@ void run_broken(struct run *run, int node, int64_t now); /* its connection broke
 void run_closed(struct run *run, int node, int64_t now); /* it closed in good order: dead now */
 
 /* About ranks. -1: that node has no such rank, or it has ended already. */
-int run_opened(struct run *run, int node, uint32_t rank);
+int run_opened(struct run *run, int node, uint32_t rank, int64_t now);
 int run_done(struct run *run, int node, uint32_t rank);
-int run_progress(struct run *run, int node, uint32_t rank, int64_t step);
+int run_progress(struct run *run, int node, uint32_t rank, int64_t step, int64_t now);
 int run_exited(struct run *run, int node, const struct message_exited *how, int64_t now);
+
+/* All ranks have each other's addresses. */
+void run_met(struct run *run, int64_t now);
 
 /* srun is gone, or an error of the coordinator's own: end with this. */
 void run_stop(struct run *run, uint8_t code, const char *text, int64_t now);
 
-/* Time passes: find the lost, end what is to end. */
+/* Time passes: find the lost, end what is to end. Where config.generation is another one
+ * afterwards, all nodes that are up need their new assignment. */
 void run_tick(struct run *run, int64_t now);
 /* When run_tick has to be called again at the latest. */
 int64_t run_next_tick(const struct run *run, int64_t now);

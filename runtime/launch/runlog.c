@@ -1,6 +1,7 @@
 #include "launch/runlog.h"
 
 #include <fcntl.h>
+#include <json-c/json.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -60,13 +61,36 @@ void runlog_line(struct runlog *log, const char *format, ...)
     }
 }
 
+void runlog_event(struct runlog *log, const char *run_dir, const char *kind, int64_t step,
+                  const char *text)
+{
+    char path[PATH_MAX];
+    if (!run_dir || !*run_dir ||
+        snprintf(path, sizeof path, "%s/events.jsonl", run_dir) >= (int)sizeof path)
+        return;
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
+    struct json_object *quoted = json_object_new_string(text);
+    struct timespec now;
+    char line[4096];
+    clock_gettime(CLOCK_REALTIME, &now);
+    int n = snprintf(line, sizeof line,
+                     "{\"time\":%lld.%03ld,\"kind\":\"%s\",\"step\":%lld,\"text\":%s}\n",
+                     (long long)now.tv_sec, now.tv_nsec / 1000000, kind, (long long)step,
+                     quoted ? json_object_to_json_string(quoted) : "\"\"");
+    json_object_put(quoted);
+    if (fd < 0 || n >= (int)sizeof line || write(fd, line, (size_t)n) != n)
+        runlog_line(log, "cannot write %s: %m", path);
+    if (fd >= 0)
+        close(fd);
+}
+
 static void print_node(FILE *out, const struct run *run, int i)
 {
     const struct run_node *node = &run->nodes[i];
     int tasks = run->config.shape.tasks;
     char ranks[64];
     if (node->node_rank < 0)
-        snprintf(ranks, sizeof ranks, "spare");
+        snprintf(ranks, sizeof ranks, node->state == RUN_NODE_LOST ? "lost" : "spare");
     else
         snprintf(ranks, sizeof ranks, "%d-%d", node->node_rank * tasks,
                  node->node_rank * tasks + tasks - 1);

@@ -21,6 +21,10 @@ void runlog_close(struct runlog *log);
 /* One line, with the time in front. A log that cannot be written stops nothing. */
 void runlog_line(struct runlog *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* A line in DIR/events.jsonl, as the training writes them, too. */
+void runlog_event(struct runlog *log, const char *run_dir, const char *kind, int64_t step,
+                  const char *text);
+
 /* DIR/placement.txt: which node has which ranks, and what crosses a switch. */
 void runlog_placement(struct runlog *log, const char *run_dir, const struct run *run);
 

@@ -58,6 +58,7 @@ static void run_coordinator(struct step *s, int ready, int life)
                 .shape = {.inner = 1, .pipeline = 1, .data = s->world, .tasks = s->tasks},
                 .heartbeat_ms = HEARTBEAT_MS,
                 .patience_ms = s->patience_ms ? s->patience_ms : PATIENCE_MS,
+                .restarts = s->restarts,
                 .epoch = 7,
                 .generation = 1},
         .plan_text = "the plan",

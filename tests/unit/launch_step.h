@@ -31,6 +31,7 @@ struct step {
     int nodes, tasks;    /* tasks on each node */
     int world;           /* ranks of the plan, all data parallel */
     int64_t patience_ms; /* 0: PATIENCE_MS */
+    int restarts;        /* of a rank that fails by itself */
     const char *argv[6]; /* the worker and its arguments */
 
     char folder[64];

@@ -6,6 +6,8 @@
  *   kill N R       rank R dies by signal N, the others wait for ever
  *   early R        rank R opens and exits 0 without saying done, the others wait for ever
  *   wait FILE      open, wait until FILE is there, say done
+ *   again DIR R W  as exchange, but in the first generation rank R ends itself in way W (a signal's
+ *                  number, or 0: hangs) after the exchange, and the others wait for ever
  *   hang [DIR]     write DIR/RANK, wait for ever, with a child and a grandchild that would wait too
  */
 #include <errno.h>
@@ -94,6 +96,41 @@ static void do_exchange(const char *dir, int turns)
     launch_close(l, &id);
 }
 
+static void do_again(const char *dir, int rank, int way)
+{
+    struct launch *l;
+    struct launch_identity id;
+    struct err err;
+    if (launch_open(&l, &id, &err))
+        fail("open", err.text);
+    swap(l, &id, 1);
+    if (id.generation == 1) {
+        launch_progress(l, 3);
+        char name[4096];
+        snprintf(name, sizeof name, "%s/first.%d", dir, id.rank);
+        FILE *out = fopen(name, "w");
+        if (out)
+            fclose(out);
+        if (way && fork() == 0)
+            fork(); /* what it leaves behind must be gone, too */
+        else if (id.rank == rank && way)
+            raise(way);
+        sleep(LIFE_S);
+        exit(8);
+    }
+    swap(l, &id, 2);
+    launch_progress(l, 3);
+    launch_progress(l, 4);
+    char first = 0;
+    FILE *out = own_file(dir, id.rank);
+    fprintf(out, "rank=%d node=%s generation=%u port=%s stdin=%d\n", id.rank, id.node,
+            id.generation, getenv("MASTER_PORT"), (int)read(0, &first, 1));
+    fclose(out);
+    if (launch_done(l, &err))
+        fail("done", err.text);
+    launch_close(l, &id);
+}
+
 static void do_env(const char *dir)
 {
     extern char **environ;
@@ -136,6 +173,8 @@ int main(int argc, char **argv)
         do_env(argv[2]);
     } else if (!strcmp(mode, "wait")) {
         do_wait(argv[2]);
+    } else if (!strcmp(mode, "again")) {
+        do_again(argv[2], rank, argc > 4 ? atoi(argv[4]) : 0);
     } else if (!strcmp(mode, "exit")) {
         if (own_rank() == rank)
             return number;

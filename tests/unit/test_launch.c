@@ -4,6 +4,7 @@
 #include "config.h"
 #endif
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -132,7 +133,7 @@ static void silent_node(void **state)
     s.agents[0] = s.agents[1];
     s.n_agents = 1;
     assert_int_equal(finish(&s), 1);
-    has(s.said, "say node n1 is lost (rank 1): it is silent for 2.0 s\n");
+    has(s.said, "say node n1 is lost (rank 1): it is silent for 2.0 s; no spare is left\n");
     drop_folder(s.folder);
 }
 
@@ -160,6 +161,107 @@ static void srun_gone(void **state)
     shutdown(s.life, SHUT_WR);
     assert_int_equal(finish(&s), 1);
     has(s.said, "end 1\n");
+    drop_folder(s.folder);
+}
+
+/* ---- takeover ---- */
+
+/* Each rank has run a second time, on these nodes, with a port of its own; nobody had the input. */
+static void ran_again(const struct step *s, const char *const *nodes)
+{
+    char port[16] = "";
+    for (int rank = 0; rank < s->world; rank++) {
+        char name[16], text[1024], expected[1024];
+        snprintf(name, sizeof name, "%d", rank);
+        read_file(s->folder, name, text, sizeof text);
+        if (!*port && strstr(text, "port="))
+            snprintf(port, sizeof port, "%.*s", (int)strcspn(strstr(text, "port=") + 5, " "),
+                     strstr(text, "port=") + 5);
+        snprintf(expected, sizeof expected, "rank=%d node=%s generation=2 port=%s stdin=0\n", rank,
+                 nodes[rank], port);
+        assert_string_equal(text, expected);
+    }
+}
+
+static void worker_restarts_in_place(void **state)
+{
+    (void)state;
+    struct step s = {.argv = {0, "again", s.folder, "1", "11"}, .restarts = 1};
+    static const char *const nodes[] = {"n0", "n0", "n2", "n2"};
+    start(&s, 3, 2, 4);
+    assert_int_equal(finish(&s), 0);
+    for (int i = 0; i < s.n_agents; i++)
+        assert_int_equal(exit_of(&s, i), 0);
+    ran_again(&s, nodes);
+    has(s.said, "say rank 1 on node n0 ended with signal 11 (Segmentation fault); it is started "
+                "again on the same node: generation 2 starts\n");
+    has(s.said, "say generation 2 goes on from step 3: detect 0.000 s, decide ");
+    has(s.said, "end 0\n");
+    drop_folder(s.folder);
+}
+
+static void spare_takes_over(void **state)
+{
+    (void)state;
+    struct step s = {.argv = {0, "again", s.folder, "9", "0"}, .patience_ms = SHORT_MS};
+    static const char *const nodes[] = {"n0", "n0", "n1", "n1"};
+    start(&s, 3, 2, 4);
+    for (int rank = 0; rank < 4; rank++) {
+        char name[16];
+        snprintf(name, sizeof name, "first.%d", rank);
+        wait_for(&s, name);
+    }
+    kill(s.agents[4], SIGKILL); /* of node n2, which has ranks 2 and 3 */
+    assert_int_equal(finish(&s), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(exit_of(&s, i), 0);
+    ran_again(&s, nodes);
+    assert_non_null(strstr(s.said, "; node n1 takes over ranks 2-3: generation 2 starts\n"));
+    has(s.said, "end 0\n");
+    drop_folder(s.folder);
+}
+
+static void lost_task_loses_its_node(void **state)
+{
+    (void)state;
+    struct step s = {.argv = {0, "again", s.folder, "9", "0"}};
+    static const char *const nodes[] = {"n0", "n0", "n1", "n1"};
+    start(&s, 3, 2, 4);
+    for (int rank = 0; rank < 4; rank++) {
+        char name[16];
+        snprintf(name, sizeof name, "first.%d", rank);
+        wait_for(&s, name);
+    }
+    kill(s.agents[5], SIGKILL);
+    assert_int_equal(finish(&s), 0);
+    assert_int_equal(exit_of(&s, 4), 1); /* the other task of the node was told to go */
+    ran_again(&s, nodes);
+    has(s.said, "say node n2 is lost (ranks 2-3): the agent of rank 3 is gone; node n1 takes over "
+                "ranks 2-3: generation 2 starts\n");
+    drop_folder(s.folder);
+}
+
+static void always_crashing_ends(void **state)
+{
+    (void)state;
+    struct step s = {.argv = {0, "exit", "7", "1"}, .restarts = 2};
+    start(&s, 1, 2, 2);
+    assert_int_equal(finish(&s), 7);
+    has(s.said, "say rank 1 on node n0 ended with exit code 7, 3 times, and the run got no further "
+                "than step 0: that is taken for a bug in the program (resilience.restarts is 2)\n");
+    drop_folder(s.folder);
+}
+
+/* A program that is not there is not tried again. */
+static void missing_program_ends(void **state)
+{
+    (void)state;
+    struct step s = {.nodes = 1, .tasks = 1, .world = 1, .restarts = 2};
+    s.argv[0] = "/nonexistent/program";
+    start_coordinator(&s);
+    start_agents(&s);
+    assert_int_equal(finish(&s), ENOENT);
+    has(s.said, "say rank 0 on node n0 ended with exit code 2\n");
     drop_folder(s.folder);
 }
 
@@ -236,6 +338,11 @@ int main(void)
         cmocka_unit_test(lost_agent),
         cmocka_unit_test(silent_node),
         cmocka_unit_test(signals_are_orders),
+        cmocka_unit_test(worker_restarts_in_place),
+        cmocka_unit_test(spare_takes_over),
+        cmocka_unit_test(lost_task_loses_its_node),
+        cmocka_unit_test(always_crashing_ends),
+        cmocka_unit_test(missing_program_ends),
         cmocka_unit_test(alone),
         cmocka_unit_test(pmix),
         cmocka_unit_test(srun_gone),

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "launch/run.h"
+#include "launch/takeover.h"
 
 enum { PATIENCE = 1000, BEAT = 100 };
 
@@ -34,10 +34,11 @@ static struct message_register node(int i, int tasks)
     return r;
 }
 
-/* A run of that many nodes and ranks, placed at time 0. */
-static void start(struct run *run, int nodes, int tasks, int world)
+/* A run of that many nodes and ranks, placed at time 0; failing ranks are restarted so often. */
+static void start_with(struct run *run, int nodes, int tasks, int world, int restarts)
 {
     struct run_config c = config(nodes, tasks, world);
+    c.restarts = restarts;
     struct err err;
     if (run_open(run, &c, 0, &err))
         fail_msg("%s", err.text);
@@ -51,10 +52,17 @@ static void start(struct run *run, int nodes, int tasks, int world)
     assert_int_equal(run->phase, RUN_RUNNING);
 }
 
+static void start(struct run *run, int nodes, int tasks, int world)
+{
+    start_with(run, nodes, tasks, world, 0);
+}
+
 static void rank_exits(struct run *run, uint32_t rank, int code, int number, int flags, int64_t now)
 {
-    struct message_exited how = {
-        .rank = rank, .code = (uint8_t)code, .signal = (uint8_t)number, .flags = (uint8_t)flags};
+    struct message_exited how = {.who = {.rank = rank, .generation = run->config.generation},
+                                 .code = (uint8_t)code,
+                                 .signal = (uint8_t)number,
+                                 .flags = (uint8_t)flags};
     assert_int_equal(run_exited(run, run->ranks[rank].node, &how, now), 0);
 }
 
@@ -104,8 +112,8 @@ static void zero_is_not_done(void **state)
     (void)state;
     struct run run;
     start(&run, 1, 2, 2);
-    assert_int_equal(run_opened(&run, 0, 1), 0);
-    assert_int_equal(run_opened(&run, 0, 2), -1); /* no such rank */
+    assert_int_equal(run_opened(&run, 0, 1, 5), 0);
+    assert_int_equal(run_opened(&run, 0, 2, 5), -1); /* no such rank */
     rank_exits(&run, 0, 0, 0, EXITED_OPENED | EXITED_DONE, 10);
     rank_exits(&run, 1, 0, 0, 0, 10);
     ends_with(&run, 10, 1, "rank 1 on node n0 ended before its work was done");
@@ -160,7 +168,7 @@ static void close_is_dead_now(void **state)
     struct run run;
     start(&run, 2, 2, 4);
     run_closed(&run, 1, 10);
-    ends_with(&run, 10, 1, "node n1 is lost (ranks 2-3): its agent is gone");
+    ends_with(&run, 10, 1, "node n1 is lost (ranks 2-3): its agent is gone; no spare is left");
 }
 
 static void spares_may_go(void **state)
@@ -188,7 +196,7 @@ static void silence_gets_patience(void **state)
         assert_int_equal(run.phase, RUN_RUNNING);
     }
     run_heard(&run, 0, t);
-    ends_with(&run, t, 1, "node n1 is lost (rank 1): it is silent for 1.0 s");
+    ends_with(&run, t, 1, "node n1 is lost (rank 1): it is silent for 1.0 s; no spare is left");
 }
 
 /* A broken connection that is made again in time costs nothing. */
@@ -221,7 +229,8 @@ static void broken_may_come_back(void **state)
     assert_int_equal(run_register(&run, &back, 2100, &err), -1);
     assert_string_equal(err.text, "node n1 came back after it had been given up");
     ends_with(&run, 2100, 1,
-              "node n1 is lost (rank 1): its connection broke and was not made again for 1.0 s");
+              "node n1 is lost (rank 1): its connection broke and was not made again for 1.0 s; no "
+              "spare is left");
 }
 
 /* All silent at once, or a jump of our own clock: nobody is dead. */
@@ -290,15 +299,291 @@ static void nodes_that_never_come(void **state)
     ends_with(&run, t, 1, "only 1 of 2 nodes have registered within 120 s");
 }
 
+/* ---- takeover ---- */
+
+/* The generation after `now`, and the nodes of the ranks as one text. */
+static void runs(struct run *run, int64_t now, uint32_t generation, const char *nodes)
+{
+    char text[256] = "";
+    run_tick(run, now);
+    assert_int_equal(run->phase, RUN_RUNNING);
+    for (int r = 0; r < run->world; r++) {
+        const char *name = run->nodes[run->ranks[r].node].info.node;
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", r ? " " : "", name);
+    }
+    assert_string_equal(text, nodes);
+    assert_int_equal(run->config.generation, generation);
+}
+
+static void spare_takes_over(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 4, 2, 4);
+    runs(&run, 5, 1, "n0 n0 n1 n1");
+    assert_int_equal(run_exited(&run, 1, &(struct message_exited){.who = {3, 1}}, 6), 0);
+    run_closed(&run, 1, 10);
+    runs(&run, 10, 2, "n0 n0 n2 n2");
+    assert_string_equal(run.action, "node n2 takes over ranks 2-3");
+    assert_int_equal(run.ranks[3].exited, 0); /* all start anew */
+    assert_int_equal(run_spares(&run), 1);
+    assert_int_equal(run_opened(&run, 1, 2, 11), -1); /* n1 has no rank any more */
+    run_closed(&run, 0, 20);
+    runs(&run, 20, 3, "n3 n3 n2 n2");
+    run_closed(&run, 2, 30);
+    ends_with(&run, 30, 1, "node n2 is lost (ranks 2-3): its agent is gone; no spare is left");
+}
+
+static void two_at_once(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 6, 1, 4);
+    run_closed(&run, 0, 10);
+    run_closed(&run, 2, 10);
+    runs(&run, 10, 2, "n4 n1 n5 n3");
+    assert_string_equal(run.action, "node n4 takes over rank 0, node n5 takes over rank 2");
+    run_close(&run);
+}
+
+/* The worker's death is heard first, its node's right after: one generation is lost, not two. */
+static void dying_node(void **state)
+{
+    (void)state;
+    struct run run;
+    start_with(&run, 3, 1, 2, 3);
+    rank_exits(&run, 1, 0, SIGKILL, 0, 10);
+    rank_exits(&run, 0, 1, 0, 0, 12);
+    runs(&run, 12, 1, "n0 n1");
+    run_closed(&run, 1, 20);
+    runs(&run, 20, 2, "n0 n2");
+    assert_int_equal(run.ranks[1].failures, 0);
+    run_close(&run);
+}
+
+static void crash_restarts_in_place(void **state)
+{
+    (void)state;
+    struct run run;
+    start_with(&run, 3, 1, 2, 2);
+    int64_t t = 0;
+    uint32_t generation = 1;
+    for (int i = 0; i < 10; i++) { /* each time it gets further: as often as it likes */
+        assert_int_equal(run_progress(&run, 1, 1, i, t), 0);
+        rank_exits(&run, 1, 0, SIGSEGV, 0, t);
+        t += RUN_FOLLOW_MS;
+        run_heard(&run, 0, t);
+        runs(&run, t, ++generation, "n0 n1");
+        assert_string_equal(run.action, "it is started again on the same node");
+    }
+    for (int i = 0; i < 2; i++) { /* one time without getting further is counted already */
+        rank_exits(&run, 1, 0, SIGSEGV, 0, t);
+        t += RUN_FOLLOW_MS;
+        run_heard(&run, 0, t);
+        if (i == 0)
+            runs(&run, t, ++generation, "n0 n1");
+    }
+    ends_with(&run, t, 128 + SIGSEGV,
+              "rank 1 on node n1 ended with signal 11 (Segmentation fault), 3 times, and the run "
+              "got no further than step 9: that is taken for a bug in the program "
+              "(resilience.restarts is 2)");
+}
+
+static void hopeless_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        int code, flags, ends;
+    } cases[] = {
+        {2, EXITED_OPENED, 1}, /* gtrain train: the plan does not fit */
+        {3, EXITED_OPENED, 1}, /* gtrain train: diverged */
+        {2, 0, 0},             /* some other program */
+        {2, EXITED_NEVER, 1},  /* ENOENT */
+        {4, EXITED_OPENED, 0},
+        {1, EXITED_OPENED, 0},
+        {0, EXITED_OPENED, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct run run;
+        start_with(&run, 2, 1, 2, 3);
+        rank_exits(&run, 0, cases[i].code, 0, cases[i].flags, 10);
+        run_tick(&run, 10 + RUN_SETTLE_MS);
+        assert_int_equal(run.phase, cases[i].ends ? RUN_ENDED : RUN_RUNNING);
+        assert_int_equal(run.config.generation, cases[i].ends ? 1 : 2);
+        if (cases[i].ends)
+            assert_int_equal(run.code, cases[i].code);
+        run_close(&run);
+    }
+}
+
+/* A node whose connection broke is back or lost within the patience: until then nobody knows whom
+ * to start what on. */
+static void half_lost_is_waited_for(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct message_register back = node(1, 1);
+    back.epoch = 5;
+    back.generation = 1;
+    start_with(&run, 3, 1, 2, 3);
+    run_broken(&run, 1, 10);
+    rank_exits(&run, 0, 1, 0, 0, 10);
+    run_heard(&run, 0, 500);
+    runs(&run, 500, 1, "n0 n1");
+    assert_int_equal(run_register(&run, &back, 600, &err), 1);
+    runs(&run, 600, 2, "n0 n1");
+    run_broken(&run, 1, 610);
+    rank_exits(&run, 0, 1, 0, 0, 620);
+    run_heard(&run, 0, 1000);
+    runs(&run, 1000, 2, "n0 n1");
+    /* It comes back from before the generation it has not heard of. */
+    assert_int_equal(run_register(&run, &back, 1100, &err), 1);
+    run_broken(&run, 1, 1100);
+    run_heard(&run, 0, 1500);
+    run_heard(&run, 2, 1500);
+    run_tick(&run, 1500);
+    run_heard(&run, 0, 2000);
+    run_heard(&run, 2, 2000);
+    run_tick(&run, 2000);
+    run_heard(&run, 0, 2101);
+    run_heard(&run, 2, 2101);
+    runs(&run, 2101, 3, "n0 n2");
+    assert_int_equal(run.phases.silent_ms, 1001);
+    run_close(&run);
+}
+
+static void without_its_agent_a_node_is_lost(void **state)
+{
+    (void)state;
+    struct run run;
+    start_with(&run, 3, 2, 4, 3);
+    rank_exits(&run, 3, 0, SIGKILL, EXITED_NO_AGENT, 10);
+    assert_string_equal(run.failure.text,
+                        "node n1 is lost (ranks 2-3): the agent of rank 3 is gone");
+    runs(&run, 10, 2, "n0 n0 n2 n2");
+    run_close(&run);
+}
+
+static void order_is_no_takeover(void **state)
+{
+    (void)state;
+    struct run run;
+    start_with(&run, 3, 1, 2, 3);
+    rank_exits(&run, 0, 0, 0, EXITED_ORDERED | EXITED_OPENED | EXITED_DONE, 10);
+    run_closed(&run, 1, 20);
+    ends_with(&run, 20, 1, "node n1 is lost (rank 1): its agent is gone");
+}
+
+/* The others need nothing from a node whose ranks are done. */
+static void done_nodes_may_go(void **state)
+{
+    (void)state;
+    struct run run;
+    start(&run, 2, 1, 2);
+    assert_int_equal(run_opened(&run, 1, 1, 5), 0);
+    assert_int_equal(run_done(&run, 1, 1), 0);
+    run_closed(&run, 1, 10);
+    runs(&run, 10, 1, "n0 n1");
+    rank_exits(&run, 0, 0, 0, EXITED_OPENED | EXITED_DONE, 20);
+    ends_with(&run, 20, 0, "all ranks are done");
+}
+
+/* Lost before it was ever given a rank. */
+static void lost_at_the_start(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct run_config c = config(3, 1, 2);
+    struct message_register a = node(0, 1), b = node(1, 1), d = node(2, 1);
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    assert_int_equal(run_register(&run, &a, 0, &err), 0);
+    assert_int_equal(run_register(&run, &b, 0, &err), 1);
+    run_closed(&run, 0, 5);
+    run_tick(&run, 5);
+    assert_int_equal(run_complete(&run), 0);
+    assert_int_equal(run_register(&run, &d, 10, &err), 2);
+    assert_int_equal(run_complete(&run), 1);
+    assert_int_equal(run_place(&run, &err), 0);
+    runs(&run, 10, 1, "n1 n2");
+    assert_int_equal(run_spares(&run), 0);
+    run_close(&run);
+    /* not enough are left */
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    for (int i = 0; i < 3; i++) {
+        struct message_register r = node(i, 1);
+        assert_int_equal(run_register(&run, &r, 0, &err), i);
+    }
+    run_closed(&run, 0, 5);
+    run_closed(&run, 1, 5);
+    assert_int_equal(run_complete(&run), 0);
+    ends_with(&run, 5, 1, "node n1 is lost (no ranks yet): its agent is gone");
+    /* two of three came; with the time that a third might take it goes on */
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    assert_int_equal(run_register(&run, &a, 0, &err), 0);
+    assert_int_equal(run_register(&run, &b, 0, &err), 1);
+    for (int64_t t = 0; t <= RUN_GATHER_MS + BEAT; t += BEAT) {
+        assert_int_equal(run_complete(&run), 0);
+        run_heard(&run, 0, t);
+        run_heard(&run, 1, t);
+        run_tick(&run, t);
+    }
+    assert_int_equal(run_complete(&run), 1);
+    run_close(&run);
+}
+
+static void phases_add_up(void **state)
+{
+    (void)state;
+    struct run run;
+    char text[256];
+    start(&run, 3, 1, 2);
+    run_closed(&run, 0, 1000);
+    runs(&run, 1010, 2, "n2 n1");
+    run_opened(&run, 1, 1, 1100);
+    run_opened(&run, 2, 0, 1200);
+    run_met(&run, 1250);
+    run_progress(&run, 1, 1, 7, 1300);
+    run_progress(&run, 1, 1, 8, 1310);
+    takeover_describe(&run.phases, text, sizeof text);
+    assert_string_equal(text, "detect 0.000 s, decide 0.010 s, restart 0.190 s, communicate "
+                              "0.050 s");
+    run_progress(&run, 2, 0, 7, 1320);
+    run_progress(&run, 2, 0, 8, 2000);
+    takeover_describe(&run.phases, text, sizeof text);
+    assert_string_equal(text,
+                        "detect 0.000 s, decide 0.010 s, restart 0.190 s, communicate 0.050 s, "
+                        "restore 0.070 s, first step 0.680 s: 1.000 s in all");
+    run_close(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_refused),        cmocka_unit_test(all_done),
-        cmocka_unit_test(zero_is_not_done),      cmocka_unit_test(better_cause_wins),
-        cmocka_unit_test(orders_are_no_failure), cmocka_unit_test(close_is_dead_now),
-        cmocka_unit_test(spares_may_go),         cmocka_unit_test(silence_gets_patience),
-        cmocka_unit_test(broken_may_come_back),  cmocka_unit_test(common_silence_is_ours),
-        cmocka_unit_test(strange_registrations), cmocka_unit_test(nodes_that_never_come),
+        cmocka_unit_test(shapes_refused),
+        cmocka_unit_test(all_done),
+        cmocka_unit_test(zero_is_not_done),
+        cmocka_unit_test(better_cause_wins),
+        cmocka_unit_test(orders_are_no_failure),
+        cmocka_unit_test(close_is_dead_now),
+        cmocka_unit_test(spares_may_go),
+        cmocka_unit_test(silence_gets_patience),
+        cmocka_unit_test(broken_may_come_back),
+        cmocka_unit_test(common_silence_is_ours),
+        cmocka_unit_test(strange_registrations),
+        cmocka_unit_test(nodes_that_never_come),
+        cmocka_unit_test(spare_takes_over),
+        cmocka_unit_test(two_at_once),
+        cmocka_unit_test(dying_node),
+        cmocka_unit_test(crash_restarts_in_place),
+        cmocka_unit_test(hopeless_ends),
+        cmocka_unit_test(half_lost_is_waited_for),
+        cmocka_unit_test(without_its_agent_a_node_is_lost),
+        cmocka_unit_test(order_is_no_takeover),
+        cmocka_unit_test(done_nodes_may_go),
+        cmocka_unit_test(lost_at_the_start),
+        cmocka_unit_test(phases_add_up),
     };
     return cmocka_run_group_tests_name("launch_rules", tests, NULL, NULL);
 }

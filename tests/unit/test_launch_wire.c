@@ -185,7 +185,8 @@ static void big_messages_in_pieces(void **state)
     (void)state;
     struct wire a, b;
     struct wire_message m;
-    uint32_t rank, turn;
+    struct message_rank who = {.rank = 3, .generation = 2}, got;
+    uint32_t turn;
     const unsigned char *at;
     size_t bytes, n = MESSAGE_BLOB_BYTES;
     unsigned char *blob = malloc(n);
@@ -193,15 +194,16 @@ static void big_messages_in_pieces(void **state)
     for (size_t i = 0; i < n; i++)
         blob[i] = (unsigned char)(i * 7);
     pair(&a, &b, WIRE_MAX_BYTES);
-    pass(&a, &b, message_exchange(3, 9, blob, n), &m);
-    assert_int_equal(message_get_exchange(&m, &rank, &turn, &at, &bytes), 0);
-    assert_int_equal(rank, 3);
+    pass(&a, &b, message_exchange(who, 9, blob, n), &m);
+    assert_int_equal(message_get_exchange(&m, &got, &turn, &at, &bytes), 0);
+    assert_int_equal(got.rank, 3);
+    assert_int_equal(got.generation, 2);
     assert_int_equal(turn, 9);
     assert_int_equal(bytes, n);
     assert_memory_equal(at, blob, n);
-    pass(&a, &b, message_progress(2, 1234567890123), &m);
+    pass(&a, &b, message_progress(who, 1234567890123), &m);
     int64_t step;
-    assert_int_equal(message_get_progress(&m, &rank, &step), 0);
+    assert_int_equal(message_get_progress(&m, &got, &step), 0);
     assert_true(step == 1234567890123);
     free(blob);
     wire_close(&a);

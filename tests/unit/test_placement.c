@@ -246,6 +246,48 @@ static void regular_tree(void **state)
     assert_int_equal(cost.pipeline, 0);
 }
 
+/* Ranks of lost nodes go to spares, nothing else moves. */
+static void replacements(void **state)
+{
+    (void)state;
+    static const struct {
+        struct placement_shape shape;
+        const char *before; /* L: lost, its rank is next in `lost`; x: a spare that is not usable */
+        int n_lost, lost[2];
+        const char *after; /* NULL: too few spares */
+    } table[] = {
+        /* leaves of 3: the spare under the same leaf, though not the first */
+        {{1, 2, 2, 1}, "0 1 - L 2 -", 1, {3}, "0 1 - - 2 3"},
+        {{1, 2, 2, 1}, "0 L - 3 2 -", 1, {1}, "0 - 1 3 2 -"},
+        /* not usable: the other one */
+        {{1, 2, 2, 1}, "0 L x 3 2 -", 1, {1}, "0 - - 3 2 1"},
+        {{1, 2, 2, 1}, "0 L x 3 2 x", 1, {1}, NULL},
+        /* two at once */
+        {{1, 2, 2, 1}, "0 L - L 2 -", 2, {1, 3}, "0 - 1 - 2 3"},
+        {{1, 2, 2, 1}, "0 L - L 2 -", 2, {3, 1}, "0 - 1 - 2 3"},
+        {{1, 2, 2, 1}, "0 L - L 2 x", 2, {1, 3}, NULL},
+    };
+    for (size_t c = 0; c < sizeof table / sizeof *table; c++) {
+        struct site s;
+        int leaf_nodes[] = {3, 3}, node_rank[6], usable[6];
+        char text[64] = "";
+        build(&s, 1, leaf_nodes, 2);
+        for (int i = 0; i < 6; i++) {
+            char mark = table[c].before[2 * i];
+            node_rank[i] = mark >= '0' && mark <= '9' ? mark - '0' : -1;
+            usable[i] = mark != 'L' && mark != 'x';
+        }
+        int bad = placement_replace(s.nodes, s.n, &table[c].shape, table[c].lost, table[c].n_lost,
+                                    usable, node_rank);
+        assert_int_equal(bad, table[c].after ? 0 : -1);
+        for (int i = 0; i < 6 && !bad; i++)
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%c", i ? " " : "",
+                     node_rank[i] < 0 ? '-' : '0' + node_rank[i]);
+        if (!bad)
+            assert_string_equal(text, table[c].after);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +298,7 @@ int main(void)
         cmocka_unit_test(refusals),
         cmocka_unit_test(as_good_as_brute_force),
         cmocka_unit_test(regular_tree),
+        cmocka_unit_test(replacements),
     };
     return cmocka_run_group_tests_name("placement", tests, NULL, NULL);
 }
