@@ -129,8 +129,9 @@ struct ckpt_decision {
     bool found;
     int passed_over; /* newer committed ones that are not whole */
     struct ckpt_position position;
-    uint32_t epoch; /* the newest epoch seen anywhere, found or not */
-    int world;      /* that wrote it */
+    uint32_t epoch;                             /* the newest epoch seen anywhere, found or not */
+    uint32_t written_epoch, written_generation; /* whose record it is */
+    int world;                                  /* that wrote it */
     uint64_t plan_hash;
     struct ckpt_place {
         char *node;

@@ -39,6 +39,8 @@ static int fill(struct ckpt_decision *out, const struct catalog *c, int index)
     const struct record *r = &c->records[index];
     out->position = (struct ckpt_position){r->meta.key.step, r->meta.samples};
     out->plan_hash = r->meta.plan_hash;
+    out->written_epoch = r->meta.key.epoch;
+    out->written_generation = r->meta.key.generation;
     out->record = strdup(c->texts[index]);
     out->places = calloc((size_t)r->n, sizeof *out->places);
     if (!out->record || !out->places)

@@ -19,6 +19,7 @@ struct keeper_wish {
     bool nothing;
     bool exact;        /* it is an error if there is none */
     int64_t step;      /* -1: any */
+    uint32_t epoch;    /* only what this launch has written; 0: any */
     char dir[4096];    /* of each node; "": none */
     char shared[4096]; /* that all nodes see; "": none */
     char run_id[80];
@@ -89,6 +90,13 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
  * that does not come from the network is the same on all ranks. May be called again after
  * keeper_step_back. */
 int keeper_find(struct keeper *keeper, struct err *err);
+
+/* A later generation of a launch goes on from what the launch itself has committed, whatever
+ * identity->restore says: keeper_find looks for nothing else at first. This tells whether it found
+ * none: then all ranks call keeper_widen (no network), which turns to what identity->restore asks
+ * for, and keeper_find again. */
+bool keeper_found_nothing_own(const struct keeper *keeper);
+int keeper_widen(struct keeper *keeper, struct err *err);
 
 /* Open the writer; fill the state from a whole file, or plan the pieces it is made of, if there is
  * something to restore. No network. */

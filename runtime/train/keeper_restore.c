@@ -271,8 +271,10 @@ int keeper_find(struct keeper *keeper, struct err *err)
         return 0;
     if (decide(keeper, err) || check_wish(keeper, err))
         return -1;
+    if (keeper->wish.epoch && keeper->decision.written_epoch != keeper->wish.epoch)
+        ckpt_decision_free(&keeper->decision);
     if (!keeper->decision.found)
-        return check_nothing_lost(keeper, err);
+        return keeper->wish.epoch ? 0 : check_nothing_lost(keeper, err);
     if (check_decision(keeper, &keeper->decision, err))
         return -1;
     return find_slices(keeper, err);

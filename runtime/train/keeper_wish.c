@@ -47,7 +47,8 @@ static void take_own(struct keeper *keeper)
     snprintf(w->run_id, sizeof w->run_id, "%s", keeper->identity->run_id);
 }
 
-int keeper_read_wish(struct keeper *keeper, struct err *err)
+/* What identity->restore says. */
+static int read_asked(struct keeper *keeper, struct err *err)
 {
     const char *restore = keeper->identity->restore ? keeper->identity->restore : "";
     struct keeper_wish *w = &keeper->wish;
@@ -71,4 +72,30 @@ int keeper_read_wish(struct keeper *keeper, struct err *err)
                        "run folder or of a run's checkpoint folder",
                        restore);
     return 0;
+}
+
+int keeper_read_wish(struct keeper *keeper, struct err *err)
+{
+    const struct train_identity *identity = keeper->identity;
+    if (identity->generation <= 1)
+        return read_asked(keeper, err);
+    keeper->wish = (struct keeper_wish){.step = -1, .epoch = identity->epoch};
+    take_own(keeper);
+    return 0;
+}
+
+bool keeper_found_nothing_own(const struct keeper *keeper)
+{
+    return keeper->wish.epoch && !keeper->decision.found;
+}
+
+int keeper_widen(struct keeper *keeper, struct err *err)
+{
+    ckpt_decision_free(&keeper->decision);
+    free(keeper->scanned);
+    free(keeper->scanned_shared);
+    free(keeper->shared.blob);
+    keeper->scanned = keeper->scanned_shared = keeper->shared.blob = NULL;
+    keeper->shared.alone = false;
+    return read_asked(keeper, err) || keeper_scan(keeper, err) ? -1 : 0;
 }

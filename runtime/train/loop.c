@@ -332,6 +332,13 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
             l->common = !comm_failed(l->options->comm);
             return l->common ? TRAIN_REFUSED : TRAIN_FAILED;
         }
+        if (keeper_found_nothing_own(&l->keeper)) {
+            enum train_end wide =
+                agree(l, keeper_widen(&l->keeper, err) ? TRAIN_REFUSED : TRAIN_DONE, err);
+            if (wide != TRAIN_DONE)
+                return wide;
+            continue;
+        }
         enum train_end mine = keeper_restore(&l->keeper, start, err) ? TRAIN_REFUSED : TRAIN_DONE;
         enum train_end end = agree(l, mine, err);
         if (end == TRAIN_DONE)
@@ -385,6 +392,8 @@ static enum train_end open_loop(struct loop *l, struct err *err)
         return TRAIN_FAILED;
     end = open_keeper(l, err);
     l->submitted = l->finished = l->start;
+    if (end == TRAIN_DONE && o->hooks.progress)
+        o->hooks.progress(o->hooks.arg, l->start);
     return end;
 }
 
