@@ -292,7 +292,7 @@ void coordinator_end(void)
 
 int coordinator_status(int status)
 {
-    if (!me.started || status != 0 || (me.over && me.status == 0))
+    if (!me.started || (status != 0 && !(me.over && me.status == 0)))
         return status;
     return me.over ? me.status : EXIT_FAILURE;
 }

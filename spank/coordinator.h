@@ -19,8 +19,9 @@ int coordinator_start(char *const argv[], struct contact *contact);
  * if none was started. */
 void coordinator_end(void);
 
-/* The exit status srun should have had, given the one it has: success is only what the coordinator
- * calls so. Without a coordinator, the one it has. */
+/* The exit status srun should have had, given the one it has: success is what the coordinator calls
+ * so, and nothing else; tasks of nodes that were given up on the way do not count. Without a
+ * coordinator, the one it has. */
 int coordinator_status(int status);
 
 #endif

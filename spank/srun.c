@@ -27,8 +27,8 @@ static bool asks(const struct self *self)
     return args_plan_inherited() && cmdline_runs_train(c, self->argc, self->argv);
 }
 
-/* Told to keep a step alive over lost nodes, srun ends in success with whatever ranks are left. The
- * coordinator knows better. */
+/* Told to keep a step alive over lost nodes, srun ends in success with whatever ranks are left, or
+ * in failure because of those whose ranks others took over. The coordinator knows better. */
 static void correct_status(int status, void *unused)
 {
     int right = coordinator_status(status);
