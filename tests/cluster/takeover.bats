@@ -1,0 +1,163 @@
+# Taking over inside the step: whatever dies, the run ends by itself, and its losses are those of a run
+# that nothing happened to.
+
+load cluster.bash
+
+steps=80
+
+setup_file() {
+    cluster_begin
+    write_train_plan "checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}"
+    "$gtrain" train --local --threads 1 --plan "$here/train.yaml" --dir "$here/undisturbed" \
+        >"$here/undisturbed.out" 2>&1 3>&-
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+}
+
+teardown() {
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+write_train_plan() { # CHECKPOINT-LINE
+    cat >"$here/train.yaml" <<END
+model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
+parallel: {tensor: 1, pipeline: 2, data: 2}
+$1
+resilience: {heartbeat_ms: 200, patience_ms: 2000, restarts: 2}
+END
+}
+
+# "STEP LOSS" of every line, by step, each pair once: two losses of one step are two lines.
+losses() { # RUN-DIR
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
+}
+
+newest_step() {
+    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/metrics.jsonl" 2>/dev/null | sort -n | tail -n 1
+}
+
+at_step() { # STEP
+    [ "$(newest_step || echo 0)" -ge "$1" ] 2>/dev/null
+}
+
+# Train on so many nodes in the background.
+start_training() { # NODES SPARES
+    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-spares="$2" \
+        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+}
+
+# It ended well, and computed what it would have without us.
+assert_same() {
+    local status=0
+    wait $bounded || status=$?
+    [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
+    expect "losses of $steps steps, each computed once or more" "$(losses "$dir")" \
+        "$(losses "$here/undisturbed")"
+    # One step of those that were done is computed again at most: each is committed when the next is done.
+    awk -F: '/"kind":"failure"/ { split($4, a, ","); lost = a[1] }
+             /"kind":"restored"/ { split($4, a, ","); if (lost - a[1] > 2) exit 1 }' "$dir/events.jsonl"
+}
+
+# The node that has this rank now, by the coordinator's file.
+node_of() { # RANK
+    awk -v r="$1" '$1 == r "-" r { print $2 }' "$dir/placement.txt"
+}
+
+# The worker of a rank, as the host sees it.
+worker_of() { # RANK
+    local p
+    for p in $(grep -lzxF "RANK=$1" /proc/[0-9]*/environ 2>/dev/null); do
+        p=${p%/environ}
+        if grep -qzxF "GTRAIN_RUN_DIR=$dir" "$p/environ" && grep -qzx train "$p/cmdline"; then
+            basename "$p"
+        fi
+    done
+}
+
+@test "a node killed at any moment: a spare takes over, and no bit changes" {
+    local kills=4 i wait_ms node
+    [ "${GTRAIN_TEST_LONG-no}" = yes ] && kills=200
+    RANDOM=${GTRAIN_TEST_SEED:-7}
+    for i in $(seq $kills); do
+        rm -rf "$dir"
+        mkdir "$dir"
+        start_training 5 1
+        # From before the nodes have registered until after the last step.
+        wait_ms=$((RANDOM % 4000))
+        sleep $((wait_ms / 1000)).$(printf %03d $((wait_ms % 1000)))
+        node=n$((RANDOM % 5))
+        echo "kill $i: $node after $wait_ms ms" >>"$here/kills"
+        "$cluster" kill $node >/dev/null
+        assert_same || { tail -n 1 "$here/kills"; return 1; }
+        "$cluster" up >/dev/null
+    done
+}
+
+@test "two nodes at once, and one more while that is repaired" {
+    start_training 6 2
+    wait_for 20 at_step 6
+    "$cluster" kill "$(node_of 1)" >/dev/null &
+    "$cluster" kill "$(node_of 2)" >/dev/null
+    wait $!
+    assert_same
+    expect_match "$(cat "$dir/out")" "takes over rank"
+}
+
+@test "a killed worker is started again where it was" {
+    start_training 5 1
+    wait_for 20 at_step 5
+    kill -KILL "$(worker_of 1)"
+    wait_for 20 grep -q "generation 2 goes on" "$dir/out"
+    kill -SEGV "$(worker_of 0)"
+    assert_same
+    expect "spares that are left" "$(grep -c '^spare' "$dir/placement.txt")" 1
+    expect_match "$(cat "$dir/out")" "rank 1 on node n[0-9] ended with signal 9 .*again on the same node: generation 2"
+    expect_match "$(cat "$dir/out")" "generation 2 goes on from step [0-9]+: detect .* in all"
+}
+
+@test "a node cut off is replaced, and does no harm when it is back" {
+    [ "$GTRAIN_CLUSTER_MODE" = namespaces ] || skip "no links to cut in plain mode"
+    start_training 5 1
+    wait_for 20 at_step 5
+    local node
+    node=$(node_of 3)
+    "$cluster" partition "$node" >/dev/null
+    wait_for 20 grep -q "generation 2 goes on" "$dir/out"
+    "$cluster" heal "$node" >/dev/null
+    assert_same
+}
+
+@test "a rank that always fails ends the run with its exit code, soon" {
+    run bounded srun -N2 --ntasks-per-node=2 --gtrain-plan="$here/plan.yaml" --gtrain-dir="$dir" \
+        sh -c '[ $RANK = 2 ] && exit 7; sleep 60'
+    expect "exit code" "$status" 7
+    expect_match "$output" "rank 2 on node n[0-9] ended with exit code 7, 4 times"
+}
+
+@test "a program of any kind is started anew with new ranks" {
+    bounded srun -N3 --ntasks-per-node=2 --gtrain-plan="$here/plan.yaml" --gtrain-spares=1 \
+        --gtrain-dir="$dir" sh -c 'echo "$GTRAIN_GENERATION $RANK $MASTER_PORT $(head -c 3)" \
+        >'"$dir"'/ran.$GTRAIN_GENERATION.$RANK; [ $GTRAIN_GENERATION = 2 ] || sleep 60' \
+        </dev/null >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+    wait_for 20 test -e "$dir/ran.1.0" -a -e "$dir/ran.1.1" -a -e "$dir/ran.1.2" -a -e "$dir/ran.1.3"
+    "$cluster" kill "$(awk '$1 == "0-1" { print $2 }' "$dir/placement.txt")" >/dev/null
+    wait $bounded
+    expect "ranks of the second generation" "$(cd "$dir" && echo ran.2.*)" \
+        "ran.2.0 ran.2.1 ran.2.2 ran.2.3"
+    ports() {
+        cut -d' ' -f3 "$dir"/ran."$1".* | sort -u
+    }
+    expect "ports in each generation" "$(ports 1 | wc -l) $(ports 2 | wc -l)" "1 1"
+    [ "$(ports 1)" != "$(ports 2)" ]
+}
