@@ -256,6 +256,9 @@ AccountingStorageType=accounting_storage/none
 ReturnToService=2
 KillWait=2
 END
+    # Nothing here uses cgroups, but slurmd refuses to start where none is mounted, unless it is told
+    # which kind it would have.
+    echo "CgroupPlugin=cgroup/v1" >"$dir/etc/cgroup.conf"
     for i in $(seq 0 $((nodes - 1))); do
         echo -n "NodeName=n$i NodeAddr=$(node_address "$i") CPUs=16 State=UNKNOWN"
         # On one host only the ports tell nodes apart.

@@ -3,15 +3,15 @@
  * float64; do not edit.
  *
  * The model: hidden 16, 2 layers, 4 heads, 2 key-value heads, head_dim 4, ffn 24, vocabulary 11,
- * norm_eps 1e-05, rope_theta 500000, rope in the half-split form (dimension i with i + head_dim / 2).
- * Rope scaling where on: factor 8, low 1, high 4, original context 8.
+ * norm_eps 1e-05, rope_theta 500000, rope in the half-split form (dimension i with i + head_dim /
+ * 2). Rope scaling where on: factor 8, low 1, high 4, original context 8.
  *
  * Element e (row-major, shape (out, in)) of tensor number n, n being its place in tensors[]:
  *   0.3 * sin(0.7 * e + 1.3 * n), and for the norms' weights 1 + 0.1 * sin(0.7 * e + 1.3 * n).
- * The batch: 2 samples of 6 + 1 tokens, token t of sample b is (7 * b + 3 * t + t * t) % 11; inputs are
- * the first 6, targets the last 6; the loss is the mean over all 12 targets.
- * The steps: AdamW, lr 0.01, betas 0.9 and 0.95, eps 1e-08, decay 0.1 on all matrices (embedding and head
- * too) and 0 on norms, gradients times min(1, 1 / norm), always the same batch. */
+ * The batch: 2 samples of 6 + 1 tokens, token t of sample b is (7 * b + 3 * t + t * t) % 11; inputs
+ * are the first 6, targets the last 6; the loss is the mean over all 12 targets. The steps: AdamW,
+ * lr 0.01, betas 0.9 and 0.95, eps 1e-08, decay 0.1 on all matrices (embedding and head too) and 0
+ * on norms, gradients times min(1, 1 / norm), always the same batch. */
 #ifndef GTRAIN_TEST_LLAMA_ORACLE_H
 #define GTRAIN_TEST_LLAMA_ORACLE_H
 
