@@ -28,7 +28,7 @@ struct cpu {
     struct kernels base; /* first: a struct kernels * is a struct cpu * */
     struct pool *pool;
     const struct cpu_table *f32, *f64;
-    pthread_mutex_t lock; /* operations run one at a time, whichever thread submits */
+    pthread_mutex_t lock; /* operations but downloads run one at a time, whoever submits */
     bool failed;
     struct err error; /* the first, kept */
     struct kmem *mems;

@@ -251,10 +251,28 @@ static int run_op(struct cpu *cpu, const struct kop *op, struct err *err)
     return fn(cpu, op, err);
 }
 
+/* Beside whatever else runs: a copy of the state that a checkpoint takes while the next step
+ * computes must hold up none of its operations. It uses neither pool nor scratch. */
+static void submit_download(struct cpu *cpu, const struct kop *op)
+{
+    struct err err;
+    if (sticky(cpu, NULL) != 0 || run_op(cpu, op, &err) == 0)
+        return;
+    pthread_mutex_lock(&cpu->lock);
+    if (!cpu->failed)
+        cpu->error = err;
+    cpu->failed = true;
+    pthread_mutex_unlock(&cpu->lock);
+}
+
 static void cpu_submit(struct kernels *k, struct kstream *stream, const struct kop *op)
 {
     struct cpu *cpu = cpu_of(k);
     (void)stream;
+    if (op->kind == KOP_DOWNLOAD) {
+        submit_download(cpu, op);
+        return;
+    }
     pthread_mutex_lock(&cpu->lock);
     if (!cpu->failed && run_op(cpu, op, &cpu->error) != 0)
         cpu->failed = true;
