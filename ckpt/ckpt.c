@@ -1,4 +1,4 @@
-/* ckpt.c - the caller's side: save, wait, claim, commit, close. */
+/* ckpt.c - the caller's side: wait, claim, commit, close (save.c: save). */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -24,58 +24,19 @@ static bool wait_for(struct ckpt *c, bool (*idle)(const struct ckpt *c), int64_t
     return true;
 }
 
-static bool buffer_free(const struct ckpt *c)
-{
-    return !c->write_wanted;
-}
-
 static bool all_done(const struct ckpt *c)
 {
-    return !c->write_wanted && !c->tidy_wanted && !c->tidying;
+    return !c->copy_wanted && !c->write_wanted && !c->tidy_wanted && !c->tidying;
+}
+
+static bool state_untouched(const struct ckpt *c)
+{
+    return !c->copying && !c->flushing;
 }
 
 static bool thread_gone(const struct ckpt *c)
 {
     return c->exited;
-}
-
-/* The state into the buffer, laid out as the file. */
-static int copy_state(struct ckpt *c, struct err *err)
-{
-    unsigned char *data = c->buffer + c->layout.header_bytes;
-    for (int i = 0; i < c->layout.n; i++)
-        if (c->io.copy_out(c->io.arg, i, data + c->layout.tensors[i].begin, err))
-            return err_prefix(err, "copying %s for a checkpoint", c->layout.tensors[i].key);
-    return c->io.flush ? c->io.flush(c->io.arg, err) : 0;
-}
-
-int ckpt_save(struct ckpt *c, const struct ckpt_position *position, int64_t *stall_ns,
-              struct err *err)
-{
-    int64_t start = clock_ns();
-    if (position->step < 0 || position->samples < 0)
-        return err_set(err, "a checkpoint of step %" PRId64 " after %" PRId64 " samples",
-                       position->step, position->samples);
-    if (position->step <= c->last_step)
-        return err_set(err, "step %" PRId64 " cannot be saved after step %" PRId64, position->step,
-                       c->last_step);
-    pthread_mutex_lock(&c->lock);
-    bool ready = wait_for(c, buffer_free, clock_ms() + ENGINE_WAIT_MS);
-    pthread_mutex_unlock(&c->lock);
-    if (!ready)
-        return err_set(err, "the checkpoint write before this one is still not done after %d s",
-                       ENGINE_WAIT_MS / 1000);
-    if (copy_state(c, err))
-        return -1;
-    c->last_step = position->step;
-    pthread_mutex_lock(&c->lock);
-    c->position = *position;
-    c->write_wanted = true;
-    pthread_cond_signal(&c->to_writer);
-    pthread_mutex_unlock(&c->lock);
-    if (stall_ns)
-        *stall_ns = clock_ns() - start;
-    return 0;
 }
 
 int ckpt_finished(struct ckpt *c, int64_t *step, struct err *err)
@@ -88,6 +49,14 @@ int ckpt_finished(struct ckpt *c, int64_t *step, struct err *err)
     c->failed = false;
     pthread_mutex_unlock(&c->lock);
     return rv;
+}
+
+int64_t ckpt_write_ns(struct ckpt *c)
+{
+    pthread_mutex_lock(&c->lock);
+    int64_t ns = c->n_done ? c->done[(c->n_done - 1) % ENGINE_DONE_KEPT].write_ns : 0;
+    pthread_mutex_unlock(&c->lock);
+    return ns;
 }
 
 int ckpt_wait(struct ckpt *c, int64_t deadline_ms, struct err *err)
@@ -248,6 +217,8 @@ void ckpt_close(struct ckpt *c, int64_t deadline_ms)
     if (!gone) {
         atomic_store(&c->cancel, true);
         gone = wait_for(c, thread_gone, clock_ms() + ENGINE_CANCEL_MS);
+        if (!gone) /* the caller is about to free what is copied */
+            wait_for(c, state_untouched, clock_ms() + ENGINE_WAIT_MS);
     }
     pthread_mutex_unlock(&c->lock);
     if (gone) {

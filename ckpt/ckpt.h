@@ -4,7 +4,9 @@
  * that says "all ranks' files of this step are complete and durable" stands in a commit log. The
  * order is
  *
- *   ckpt_save       copy (the only part that stalls), then the writer thread goes on alone:
+ *   ckpt_save_begin the writer thread begins to copy the state
+ *   (caller)        does what leaves the state as it is: a training step's forward and backward
+ *   ckpt_save_join  the copy is over (the only part that stalls); the writer thread goes on alone:
  *                   temporary name -> all writes complete, lengths checked -> fsync -> rename ->
  *                   fsync of the folder  => ckpt_finished() tells the step
  *   (caller)        learns that every rank has finished the step (one number in a reduction it
@@ -41,8 +43,10 @@ struct ckpt_tensor {
 };
 
 /* Bring bytes of tensor number `index` (as registered) out of, or into, the caller's memory: the
- * whole slice, row-major. Either may return before the bytes have moved if flush, called once after
- * the last, waits for them. Called in ckpt_save / ckpt_restore, in the caller's thread. */
+ * whole slice, row-major. Either may return before the bytes have moved if flush, called after the
+ * last, waits for them. copy_out and then flush are called in the writer's thread, copy_out also in
+ * ckpt_save_join, then for several tensors at once; ckpt_save calls flush too. copy_in and its
+ * flush are called in ckpt_restore and ckpt_fill_end, in the caller's thread. */
 struct ckpt_io {
     int (*copy_out)(void *arg, int index, void *host, struct err *err);
     int (*copy_in)(void *arg, int index, const void *host, struct err *err);
@@ -79,9 +83,18 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
               const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
               struct err *err);
 
-/* Copy the state and start writing. If the write before is still going, waits for it (counted in
- * the stall), ten minutes at most. *stall_ns, where not NULL: how long the caller was held. step
- * must be above that of the save before. */
+/* Begin to copy the state, as it is now, in the writer's thread; if the write before is still
+ * going, once that is over. The state must stay as it is until the join. Does not wait. step must
+ * be above that of the save before. */
+int ckpt_save_begin(struct ckpt *c, const struct ckpt_position *position, struct err *err);
+
+/* Wait, ten minutes at most, until copy_out has returned for every tensor, and help with it. Then
+ * the state may change, where copy_out returns before the bytes have moved after those: order that
+ * as copy_out's side can (an event), or flush. The write goes on by itself. *stall_ns, where not
+ * NULL: how long the caller was held, here and by the begin. Nothing was begun: 0. */
+int ckpt_save_join(struct ckpt *c, int64_t *stall_ns, struct err *err);
+
+/* Both, and flush: the state may change when it returns. */
 int ckpt_save(struct ckpt *c, const struct ckpt_position *position, int64_t *stall_ns,
               struct err *err);
 
@@ -89,8 +102,13 @@ int ckpt_save(struct ckpt *c, const struct ckpt_position *position, int64_t *sta
  * here, once: the training decides whether to go on. Never blocks. */
 int ckpt_finished(struct ckpt *c, int64_t *step, struct err *err);
 
-/* Wait for the writer to be idle: nothing to write, nothing to drop. deadline_ms: a clock_ms()
- * point. */
+/* How long the newest finished file took, from the end of the copy until it was durable; 0: none
+ * is.
+ */
+int64_t ckpt_write_ns(struct ckpt *c);
+
+/* Wait for the writer to be idle: nothing to copy, nothing to write, nothing to drop. deadline_ms:
+ * a clock_ms() point. */
 int ckpt_wait(struct ckpt *c, int64_t deadline_ms, struct err *err);
 
 /* All ranks have finished `step`: append the record (leader), then drop, in the writer's thread,

@@ -1,5 +1,6 @@
 /* engine.h - struct ckpt, shared by the files that make up the engine: ckpt.c (what the caller's
- * thread does), open.c, writer.c (what the writer's thread does), restore.c. */
+ * thread does), save.c (what both do), open.c, writer.c (what the writer's thread does), restore.c.
+ */
 #ifndef GTRAIN_CKPT_ENGINE_H
 #define GTRAIN_CKPT_ENGINE_H
 
@@ -26,6 +27,7 @@ enum {
 struct done_file {
     struct ckpt_position position;
     uint32_t digest;
+    int64_t write_ns; /* from the buffer being full to here */
 };
 
 struct ckpt {
@@ -45,7 +47,10 @@ struct ckpt {
     uint32_t *crcs;
     struct blockio *bio;
 
-    int64_t last_step; /* of the save before; the caller's thread */
+    /* The caller's thread. */
+    int64_t last_step; /* of the save before */
+    bool begun;        /* a save, not joined yet */
+    int64_t begin_ns;  /* how long the caller was held by it */
 
     /* Between ckpt_fill_begin and end: the piece that is put. */
     struct runs runs;
@@ -56,8 +61,13 @@ struct ckpt {
     pthread_mutex_t lock;
     pthread_cond_t to_writer, from_writer;
     pthread_t thread;
-    bool write_wanted, tidy_wanted, tidying, stop, exited;
+    bool write_wanted, tidy_wanted, tidying, flushing, stop, exited;
     struct ckpt_position position; /* of the wanted write */
+    bool copy_wanted;              /* once the buffer is nobody's */
+    int copy_next, copying;        /* tensor to be taken next; how many are under way */
+    bool copy_failed;
+    struct err copy_failure;
+    struct ckpt_position next; /* of the wanted copy */
     struct done_file done[ENGINE_DONE_KEPT];
     int64_t n_done; /* ever; done[i % KEPT] */
     struct commits commits;
@@ -83,6 +93,11 @@ int engine_compare(const struct ckpt *c, const struct ckpt_key *key);
 /* All tensors through io.copy_in: from[i], in data, is tensor i (NULL: laid out as registered). */
 int engine_hand_over(struct ckpt *c, const struct layout_tensor *const *from,
                      const unsigned char *data, struct err *err);
+
+/* With the lock held: is there a tensor to copy and room for it; copy those that nobody has taken
+ * (the lock is let go meanwhile), and if they were the last let the writer have the buffer. */
+bool save_can_copy(const struct ckpt *c);
+void save_copy(struct ckpt *c);
 
 /* Makes the reserve file where there is none. */
 int writer_reserve(struct ckpt *c, struct err *err);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "crc.h"
 #include "engine.h"
 #include "folder.h"
@@ -206,16 +207,29 @@ static void tidy(struct ckpt *c)
     }
 }
 
-/* Called and left with the lock held; it is let go while writing. */
+/* Called and left with the lock held; it is let go while writing. A copy that failed is flushed,
+ * and told by the join. */
 static void write_wanted(struct ckpt *c)
 {
     struct err err;
     struct done_file done;
     struct ckpt_position position = c->position;
+    int64_t start = clock_ns();
+    bool copied = !c->copy_failed;
+    c->flushing = true;
     pthread_mutex_unlock(&c->lock);
-    int rc = write_file(c, &position, &done, &err);
+    int rc = c->io.flush ? c->io.flush(c->io.arg, &err) : 0;
+    pthread_mutex_lock(&c->lock);
+    c->flushing = false;
+    pthread_cond_broadcast(&c->from_writer);
+    pthread_mutex_unlock(&c->lock);
+    if (!rc && copied)
+        rc = write_file(c, &position, &done, &err);
+    done.write_ns = clock_ns() - start;
     pthread_mutex_lock(&c->lock);
     c->write_wanted = false;
+    if (!copied)
+        return;
     if (!rc) {
         c->done[c->n_done++ % ENGINE_DONE_KEPT] = done;
     } else {
@@ -240,9 +254,12 @@ void *writer_main(void *ckpt)
     struct ckpt *c = ckpt;
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (!c->write_wanted && !c->tidy_wanted && !c->stop)
+        while (!save_can_copy(c) && !c->write_wanted && !c->tidy_wanted &&
+               (c->copy_wanted || !c->stop))
             pthread_cond_wait(&c->to_writer, &c->lock);
-        if (c->tidy_wanted) /* first: it makes room for the write */
+        if (save_can_copy(c)) /* first: somebody is going to wait for it */
+            save_copy(c);
+        else if (c->tidy_wanted) /* next: it makes room for the write */
             tidy(c);
         else if (c->write_wanted)
             write_wanted(c);

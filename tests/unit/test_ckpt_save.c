@@ -1,0 +1,223 @@
+/* test_ckpt_save.c - a save that runs behind its caller: what it holds, whom it waits for, how it
+ * ends. */
+#include "ckpt_help.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+
+enum { TENSORS = 6 };
+
+/* A state whose copies can be held up. */
+struct scene {
+    char dir[256];
+    struct state state;
+    struct ckpt *ckpt;
+    pthread_t caller;
+    sem_t taken, go;
+    bool hold_writer; /* its first copy waits for the caller's last */
+    int by_caller, fails_at;
+    sem_t sync_reached, sync_go;
+    bool hold_sync;
+};
+
+static int slow_out(void *arg, int i, void *host, struct err *err)
+{
+    struct scene *s = arg;
+    bool mine = pthread_equal(pthread_self(), s->caller);
+    if (i == s->fails_at)
+        return err_set(err, "the device is gone");
+    if (s->hold_writer && !mine) {
+        sem_post(&s->taken);
+        sem_wait(&s->go);
+    }
+    state_out(&s->state, i, host, err);
+    if (mine && ++s->by_caller == TENSORS - 1)
+        sem_post(&s->go);
+    return 0;
+}
+
+static int state_back(void *arg, int i, const void *host, struct err *err)
+{
+    return state_in(&((struct scene *)arg)->state, i, host, err);
+}
+
+static ssize_t slow_sync(void *arg, enum ckpt_op op, size_t bytes)
+{
+    struct scene *s = arg;
+    if (op == CKPT_OP_SYNC && s->hold_sync) {
+        s->hold_sync = false;
+        sem_post(&s->sync_reached);
+        sem_wait(&s->sync_go);
+    }
+    return (ssize_t)bytes;
+}
+
+static int scene_make(void **out)
+{
+    static struct scene s;
+    static struct ckpt_hook hook;
+    struct err err;
+    s = (struct scene){.caller = pthread_self(), .fails_at = -1};
+    hook = (struct ckpt_hook){.allow = slow_sync, .arg = &s};
+    sem_init(&s.taken, 0, 0), sem_init(&s.go, 0, 0);
+    sem_init(&s.sync_reached, 0, 0), sem_init(&s.sync_go, 0, 0);
+    for (int i = 0; i < TENSORS; i++)
+        state_add(&s.state, CKPT_F32, 1, &(int64_t){1000 + i});
+    help_scratch(s.dir, NULL);
+    struct ckpt_options o = help_options(s.dir, 1);
+    struct ckpt_io io = {.copy_out = slow_out, .copy_in = state_back, .arg = &s};
+    ok(ckpt_open_hooked(&s.ckpt, &o, s.state.tensors, s.state.n, &io, &hook, &err));
+    *out = &s;
+    return 0;
+}
+
+static int scene_end(void **in)
+{
+    struct scene *s = *in;
+    if (s->ckpt)
+        ckpt_close(s->ckpt, help_soon());
+    state_free(&s->state);
+    help_remove(s->dir);
+    return 0;
+}
+
+static void begin(struct scene *s, int64_t step)
+{
+    struct err err;
+    state_fill(&s->state, step);
+    ok(ckpt_save_begin(s->ckpt, &(struct ckpt_position){step, step * 8}, &err));
+}
+
+/* The file of the step holds the step's state. */
+static void expect_file(struct scene *s, int64_t step)
+{
+    struct err err;
+    char path[400];
+    struct ckpt_file *f;
+    struct ckpt_position position;
+    snprintf(path, sizeof path, "%s/run-1.e1.g1.s%lld.r0.safetensors", s->dir, (long long)step);
+    ok(ckpt_file_open(&f, path, &err));
+    ok(ckpt_restore(s->ckpt, f, &position, &err));
+    ckpt_file_close(f);
+    assert_int_equal(position.step, step);
+    int wrong = state_differs(&s->state, step);
+    if (wrong >= 0)
+        fail_msg("tensor %d of step %lld is of another step", wrong, (long long)step);
+}
+
+static void wait_all(struct scene *s)
+{
+    struct err err;
+    int64_t step;
+    ok(ckpt_wait(s->ckpt, help_soon(), &err));
+    ok(ckpt_finished(s->ckpt, &step, &err));
+}
+
+static void test_state_may_change_after_the_join(void **in)
+{
+    struct scene *s = *in;
+    struct err err;
+    int64_t stall_ns = -1;
+    ok(ckpt_save_join(s->ckpt, &stall_ns, &err)); /* nothing was begun */
+    assert_int_equal(stall_ns, 0);
+    begin(s, 3);
+    ok(ckpt_save_join(s->ckpt, &stall_ns, &err));
+    assert_true(stall_ns > 0);
+    state_fill(&s->state, 4);
+    wait_all(s);
+    assert_true(ckpt_write_ns(s->ckpt) > 0);
+    expect_file(s, 3);
+}
+
+/* The writer gets no core after its first tensor: the join copies all others. */
+static void test_join_helps(void **in)
+{
+    struct scene *s = *in;
+    struct err err;
+    s->hold_writer = true;
+    begin(s, 1);
+    sem_wait(&s->taken);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    assert_int_equal(s->by_caller, TENSORS - 1);
+    s->hold_writer = false;
+    state_fill(&s->state, 2);
+    wait_all(s);
+    expect_file(s, 1);
+}
+
+/* A write that takes long: the next save begins at once, and its copy waits for the buffer. */
+static void test_begin_does_not_wait(void **in)
+{
+    struct scene *s = *in;
+    struct err err;
+    int64_t step;
+    s->hold_sync = true;
+    begin(s, 1);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    sem_wait(&s->sync_reached);
+    begin(s, 2);
+    ok(ckpt_finished(s->ckpt, &step, &err));
+    assert_int_equal(step, -1);
+    refused(ckpt_save_begin(s->ckpt, &(struct ckpt_position){3, 24}, &err), "is joined");
+    sem_post(&s->sync_go);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    state_fill(&s->state, 3);
+    wait_all(s);
+    expect_file(s, 1);
+    expect_file(s, 2);
+}
+
+static void test_failed_copy_is_told_by_the_join(void **in)
+{
+    struct scene *s = *in;
+    struct err err;
+    int64_t step;
+    s->fails_at = 2;
+    begin(s, 1);
+    refused(ckpt_save_join(s->ckpt, NULL, &err), "copying layers.2.w for a checkpoint: the device");
+    wait_all(s); /* it does not fail twice */
+    ok(ckpt_finished(s->ckpt, &step, &err));
+    assert_int_equal(step, -1);
+    assert_int_equal(help_count(s->dir, ".safetensors"), 0);
+    s->fails_at = -1;
+    begin(s, 1);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    wait_all(s);
+    expect_file(s, 1);
+}
+
+/* Never joined: close waits for it, or cancels it; then nobody reads the state any more. */
+static void test_close_before_the_join(void **in)
+{
+    struct scene *s = *in;
+    begin(s, 1);
+    ckpt_close(s->ckpt, help_soon());
+    s->ckpt = NULL;
+    assert_int_equal(help_count(s->dir, ".safetensors"), 1);
+}
+
+static void test_close_cancels_the_copy(void **in)
+{
+    struct scene *s = *in;
+    begin(s, 1);
+    ckpt_close(s->ckpt, 0);
+    s->ckpt = NULL;
+    state_free(&s->state);
+    assert_int_equal(help_count(s->dir, ".part"), 0);
+    assert_int_equal(help_count(s->dir, ".reserve"), 0);
+}
+
+#define scene_test(f) cmocka_unit_test_setup_teardown(f, scene_make, scene_end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        scene_test(test_state_may_change_after_the_join),
+        scene_test(test_join_helps),
+        scene_test(test_begin_does_not_wait),
+        scene_test(test_failed_copy_is_told_by_the_join),
+        scene_test(test_close_before_the_join),
+        scene_test(test_close_cancels_the_copy),
+    };
+    return cmocka_run_group_tests_name("ckpt save", tests, NULL, NULL);
+}
