@@ -185,8 +185,7 @@ static int run_action(struct executor *x, int index, const struct action *a,
     case ACTION_NORM:
         return step_norm(x->step, stream, err);
     case ACTION_OPTIMIZER:
-        step_optimizer(x->step, stream);
-        return 0;
+        return step_optimizer(x->step, stream, err);
     case ACTION_READ_BACK:
         step_read_back(x->step, stream);
         return 0;

@@ -1,4 +1,5 @@
-/* keeper.c - saves and commits checkpoints; keeper_restore.c finds and reads them. See keeper.h. */
+/* keeper.c - opens, commits and closes; keeper_save.c copies the state out and in, keeper_restore.c
+ * finds and reads checkpoints. See keeper.h. */
 #include "train/keeper.h"
 
 #include "base/clock.h"
@@ -7,57 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTS = 3 };               /* weight and two moments of each tensor */
 enum { NAME_BYTES = 128 };        /* longest name: prefix, layer number, role */
 enum { CLAIM_MAX_BYTES = 65536 }; /* a claim is one line: node, path, sizes */
 
-static const char *const part_prefix[PARTS] = {"", "exp_avg.", "exp_avg_sq."};
-
-static struct kbuf part_buffer(const struct keeper *keeper, int index)
-{
-    const struct state_tensor *t = &keeper->state->tensors[index / PARTS];
-    switch (index % PARTS) {
-    case 0:
-        return t->param;
-    case 1:
-        return t->m;
-    default:
-        return t->v;
-    }
-}
-
-static int copy_out(void *arg, int index, void *host, struct err *err)
-{
-    struct keeper *keeper = arg;
-    (void)err;
-    if (index == keeper->state->n * PARTS)
-        memcpy(host, keeper->layout, sizeof keeper->layout);
-    else
-        KSUBMIT(keeper->k, keeper->stream, DOWNLOAD, download, .in = part_buffer(keeper, index),
-                .host = host);
-    return 0;
-}
-
-static int sync_stream(struct keeper *keeper, struct err *err)
-{
-    return kernels_stream_sync(keeper->k, keeper->stream,
-                               clock_ms() + keeper->plan->resilience.comm_timeout_ms, err);
-}
-
-static int copy_in(void *arg, int index, const void *host, struct err *err)
-{
-    struct keeper *keeper = arg;
-    (void)err;
-    if (index != keeper->state->n * PARTS)
-        KSUBMIT(keeper->k, keeper->stream, UPLOAD, upload, .out = part_buffer(keeper, index),
-                .host = host);
-    return 0;
-}
-
-static int flush(void *arg, struct err *err)
-{
-    return sync_stream(arg, err);
-}
+static const char *const part_prefix[KEEPER_PARTS] = {"", "exp_avg.", "exp_avg_sq."};
 
 static enum ckpt_dtype file_dtype(enum kdtype dtype)
 {
@@ -90,15 +44,15 @@ static void describe(const struct state_tensor *t, enum kdtype dtype, const char
 static int list_tensors(struct keeper *keeper, struct err *err)
 {
     const struct state *state = keeper->state;
-    int n = keeper->n_tensors = state->n * PARTS + 1;
+    int n = keeper->n_tensors = state->n * KEEPER_PARTS + 1;
     keeper->tensors = calloc((size_t)n, sizeof *keeper->tensors);
     keeper->names = malloc((size_t)n * NAME_BYTES);
     if (!keeper->tensors || !keeper->names)
         return err_set(err, "no memory for the checkpoint's table");
     for (int i = 0; i + 1 < n; i++) {
-        const struct state_tensor *t = &state->tensors[i / PARTS];
+        const struct state_tensor *t = &state->tensors[i / KEEPER_PARTS];
         char *name = keeper->names + (size_t)i * NAME_BYTES;
-        snprintf(name, NAME_BYTES, "%s%s", part_prefix[i % PARTS], t->global.name);
+        snprintf(name, NAME_BYTES, "%s%s", part_prefix[i % KEEPER_PARTS], t->global.name);
         describe(t, state->dtype, name, &keeper->tensors[i]);
     }
     keeper->tensors[n - 1] = (struct ckpt_tensor){.name = RESHARD_LAYOUT_NAME,
@@ -137,7 +91,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .holds = keeper->shared.dir[0] != 0,
         .leader = identity->local_rank == 0,
     };
-    struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .flush = flush, .arg = keeper};
+    struct ckpt_io io = keeper_io(keeper);
     return ckpt_open(&keeper->ckpt, &options, keeper->tensors, keeper->n_tensors, &io, err);
 }
 
@@ -192,6 +146,7 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .stream = stream,
                               .identity = identity,
                               .shared = {.flight = -1, .copied = -1, .told = -1},
+                              .restoring = true,
                               .committed = -1,
                               .saved = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
@@ -199,8 +154,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
     if (!plan->checkpoint.local && !plan->checkpoint.shared)
         return 0;
-    if (list_tensors(keeper, err) || set_dirs(keeper, err) || keeper_drain_make(keeper, err) ||
-        keeper_read_wish(keeper, err))
+    if (snapshot_open(&keeper->snapshot, k, err) || list_tensors(keeper, err) ||
+        set_dirs(keeper, err) || keeper_drain_make(keeper, err) || keeper_read_wish(keeper, err))
         return -1;
     return keeper_scan(keeper, err);
 }
@@ -225,17 +180,6 @@ int keeper_move(struct keeper *keeper, struct err *err)
     keeper->damaged = keeper->reshard.damaged;
     reshard_close(&keeper->reshard);
     return rv;
-}
-
-int keeper_save(struct keeper *keeper, int64_t step, int64_t *stall_ns, struct err *err)
-{
-    struct ckpt_position position = {.step = step,
-                                     .samples = step * keeper->plan->training.global_batch};
-    keeper->saved = step;
-    keeper->saved_here = true;
-    if (keeper->committed >= step)
-        keeper->committed = step - 1; /* what was restored is written once more, as this start's */
-    return ckpt_save(keeper->ckpt, &position, stall_ns, err);
 }
 
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
@@ -282,8 +226,9 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
     *committed = false;
     if (!keeper->ckpt || keeper->saved <= keeper->committed)
         return 0;
-    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms, step;
-    if (ckpt_wait(keeper->ckpt, deadline, err) || keeper_finished(keeper, &step, err))
+    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms, step, stall_ns;
+    if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) ||
+        ckpt_wait(keeper->ckpt, deadline, err) || keeper_finished(keeper, &step, err))
         return -1;
     if (step != keeper->saved)
         return err_set(err, "the checkpoint of step %lld was not written",
@@ -299,6 +244,7 @@ void keeper_close(struct keeper *keeper, bool orderly)
     if (keeper->ckpt)
         ckpt_close(keeper->ckpt,
                    orderly ? clock_ms() + keeper->plan->resilience.comm_timeout_ms : 0);
+    snapshot_close(&keeper->snapshot);
     ckpt_decision_free(&keeper->decision);
     free(keeper->scanned);
     free(keeper->scanned_shared);

@@ -12,7 +12,10 @@
 #include "plan/plan.h"
 #include "train/identity.h"
 #include "train/reshard.h"
+#include "train/snapshot.h"
 #include "train/state.h"
+
+enum { KEEPER_PARTS = 3 }; /* weight and two moments of each tensor */
 
 /* What identity->restore asks for. */
 struct keeper_wish {
@@ -49,7 +52,10 @@ struct keeper {
     struct comm *comm;
     const struct mesh *mesh;
     struct state *state;
-    struct kstream *stream;
+    struct kstream *stream; /* what it has done before keeper_save_begin is saved */
+    struct snapshot snapshot;
+    bool restoring; /* until the first save: what flush is about */
+    bool saving;    /* from a save's begin to its join */
     const struct train_identity *identity;
     struct keeper_wish wish;
     char *scanned;                 /* what this node holds */
@@ -112,8 +118,14 @@ int keeper_adopt(struct keeper *keeper, struct err *err);
  * keeper_find and so on again)? All ranks call, and get the same answer. */
 bool keeper_step_back(struct keeper *keeper);
 
-/* The state after `step` steps: copy it and start writing. stall_ns as in ckpt_save. */
-int keeper_save(struct keeper *keeper, int64_t step, int64_t *stall_ns, struct err *err);
+/* The state after `step` steps, as the stream makes it: begin to copy it, in the background. It
+ * must not be changed before the join. Does not wait. */
+int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err);
+
+/* What comes on `stream` may change the state. stall_ns: how long this rank was held by it and by
+ * the begin; 0 where nothing was begun since. */
+int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *stall_ns,
+                     struct err *err);
 
 /* Newest step durable on this rank, -1 none. */
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err);
@@ -153,7 +165,9 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
  * is cancelled: nobody is left to commit it. */
 void keeper_close(struct keeper *keeper, bool orderly);
 
-/* ---- between keeper.c, keeper_wish.c, keeper_restore.c and keeper_drain.c ---- */
+/* ---- between keeper.c, keeper_save.c, keeper_wish.c, keeper_restore.c and keeper_drain.c ---- */
+
+struct ckpt_io keeper_io(struct keeper *keeper);
 
 int keeper_read_wish(struct keeper *keeper, struct err *err);
 int keeper_scan(struct keeper *keeper, struct err *err);

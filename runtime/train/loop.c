@@ -2,7 +2,9 @@
  *
  * A step is submitted, then the one before is finished: its tally is read, its line written, a
  * checkpoint that all ranks have on disk is committed. Where something must happen at a step's end
- * (validation, a checkpoint, the last step), that step is finished before the next is submitted.
+ * (validation, the last step), that step is finished before the next is submitted. A checkpoint
+ * needs no such wait: its copy begins behind the step and must be over before the next one's update
+ * (keeper.h). It counts only once it is committed, which comes after its step was seen to be well.
  * Every decision is taken from the plan or from the tally, so all ranks take the same one at the
  * same step, without asking each other. */
 #include "train/train.h"
@@ -27,6 +29,7 @@ struct loop {
     int64_t start;               /* steps done before this run */
     int64_t submitted, finished; /* steps, counted from the run's first */
     int64_t began_ns[2];         /* by step parity */
+    int64_t stall_ns[2];         /* likewise: how long the step waited for a checkpoint's copy */
     bool stop;                   /* the tally says so */
     bool common;                 /* a failure that all ranks have with the same text */
     bool damaged;                /* and it is that of a checkpoint file */
@@ -92,6 +95,7 @@ static void fill_line(struct loop *l, int64_t number, const struct step_result *
         .grad_norm = result->norm,
         .lr = plan_lr(t, number),
         .tokens = (number + 1) * t->global_batch * t->sequence,
+        .stall_ms = (double)l->stall_ns[number & 1] * 1e-6,
         .step_s = (double)(end_ns - l->began_ns[number & 1]) * 1e-9,
         .mfu = NAN,
         .epoch = l->options->identity.epoch,
@@ -101,15 +105,6 @@ static void fill_line(struct loop *l, int64_t number, const struct step_result *
     if (line->step_s > 0)
         line->mfu = peak_share(&l->peak, plan_flops_per_token(l->plan) * tokens / line->step_s);
     line->mfu_about = l->peak.about;
-}
-
-static int save(struct loop *l, int64_t done, double *stall_ms, struct err *err)
-{
-    int64_t stall_ns = 0;
-    if (keeper_save(&l->keeper, done, &stall_ns, err))
-        return err_prefix(err, "checkpoint of step %" PRId64, done);
-    *stall_ms = (double)stall_ns * 1e-6;
-    return 0;
 }
 
 /* The oldest step that is submitted and not finished. */
@@ -133,8 +128,6 @@ static enum train_end finish(struct loop *l, struct err *err)
     l->stop |= result.stop;
     if (validates(l, number + 1) && trainer_validate(&l->trainer, &line.val_loss, err))
         return TRAIN_FAILED;
-    if (saves(l, number + 1) && save(l, number + 1, &line.stall_ms, err))
-        return TRAIN_FAILED;
     if (commit(l, result.finished, err) || hear_copies(l, &result, err))
         return TRAIN_FAILED;
     line.checkpoint_step = l->keeper.committed;
@@ -149,6 +142,19 @@ static enum train_end finish(struct loop *l, struct err *err)
 
 /* ---- the loop ---- */
 
+static int before_update(void *arg, struct kstream *stream, struct err *err)
+{
+    struct loop *l = arg;
+    return keeper_save_join(&l->keeper, stream, &l->stall_ns[l->submitted & 1], err);
+}
+
+static int begin_save(struct loop *l, int64_t done, struct err *err)
+{
+    if (keeper_save_begin(&l->keeper, done, err))
+        return err_prefix(err, "checkpoint of step %" PRId64, done);
+    return 0;
+}
+
 static int submit(struct loop *l, struct err *err)
 {
     const struct train_hooks *hooks = &l->options->hooks;
@@ -161,7 +167,7 @@ static int submit(struct loop *l, struct err *err)
     if (trainer_step(&l->trainer, number, &word, err))
         return err_prefix(err, "step %" PRId64, number + 1);
     l->submitted = number + 1;
-    return 0;
+    return saves(l, l->submitted) ? begin_save(l, l->submitted, err) : 0;
 }
 
 static enum train_end steps(struct loop *l, struct err *err)
@@ -172,7 +178,7 @@ static enum train_end steps(struct loop *l, struct err *err)
         if (submit(l, err))
             return TRAIN_FAILED;
         /* The one before, always; this one too where its end is waited for. */
-        int64_t keep_open = validates(l, l->submitted) || saves(l, l->submitted) ? 0 : 1;
+        int64_t keep_open = validates(l, l->submitted) ? 0 : 1;
         while (end == TRAIN_DONE && l->submitted - l->finished > keep_open)
             end = finish(l, err);
         if (end != TRAIN_DONE)
@@ -188,11 +194,9 @@ static enum train_end steps(struct loop *l, struct err *err)
 static int settle(struct loop *l, struct err *err)
 {
     bool committed = false;
-    double stall_ms;
     struct keeper_news news;
     bool lacks = l->keeper.saved < l->finished || keeper_drain_lacks(&l->keeper, l->finished);
-    if (l->keeper.ckpt && l->plan->checkpoint.every > 0 && lacks &&
-        save(l, l->finished, &stall_ms, err))
+    if (l->keeper.ckpt && l->plan->checkpoint.every > 0 && lacks && begin_save(l, l->finished, err))
         return -1;
     if (keeper_flush(&l->keeper, &committed, err))
         return -1;
@@ -365,6 +369,7 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
         end = restore(l, &start, err);
     if (end != TRAIN_DONE)
         return end;
+    r->step.guard = (struct step_guard){before_update, l};
     if (keeper_adopt(&l->keeper, err))
         return TRAIN_FAILED;
     l->start = start.restored ? start.position.step : 0;

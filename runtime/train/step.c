@@ -174,10 +174,12 @@ int step_norm(struct step *s, struct kstream *stream, struct err *err)
     return 0;
 }
 
-void step_optimizer(struct step *s, struct kstream *stream)
+int step_optimizer(struct step *s, struct kstream *stream, struct err *err)
 {
     const struct plan_training *t = &s->plan->training;
     struct state *state = s->state;
+    if (s->guard.before_update && s->guard.before_update(s->guard.arg, stream, err))
+        return -1;
     for (int i = 0; i < state->n; i++) {
         struct state_tensor *x = &state->tensors[i];
         KSUBMIT(s->k, stream, ADAMW, adamw, .param = x->param, .grad = x->grad, .m = x->m,
@@ -185,6 +187,7 @@ void step_optimizer(struct step *s, struct kstream *stream)
                 .beta2 = t->beta2, .eps = t->eps, .decay = x->global.matrix ? t->weight_decay : 0);
     }
     KSUBMIT(s->k, stream, FILL, fill, .out = state->grads, .value = 0);
+    return 0;
 }
 
 void step_read_back(struct step *s, struct kstream *stream)

@@ -21,7 +21,15 @@
 #include "comm/mesh.h"
 #include "train/state.h"
 
+/* Called before the update is submitted: what comes on the stream changes the state. -1 with err
+ * ends the step. */
+struct step_guard {
+    int (*before_update)(void *arg, struct kstream *stream, struct err *err); /* may be NULL */
+    void *arg;
+};
+
 struct step {
+    struct step_guard guard;
     const struct plan *plan;
     struct kernels *k;
     struct comm *comm;
@@ -71,11 +79,12 @@ int step_begin(struct step *s, struct kstream *stream, int64_t number, const str
 /* Where the losses of local microbatch `microbatch` go. */
 struct kbuf step_losses(const struct step *s, int64_t microbatch);
 
-/* The actions, each on the stream given. 0, or -1 with err when communication fails. */
+/* The actions, each on the stream given. 0, or -1 with err when communication fails, or the guard.
+ */
 int step_reduce_tied(struct step *s, struct kstream *stream, struct err *err);
 int step_reduce_grads(struct step *s, struct kstream *stream, struct err *err);
 int step_norm(struct step *s, struct kstream *stream, struct err *err);
-void step_optimizer(struct step *s, struct kstream *stream);
+int step_optimizer(struct step *s, struct kstream *stream, struct err *err);
 void step_read_back(struct step *s, struct kstream *stream);
 
 /* Wait for the tally of step `number` (this one or the one before) and read it. */

@@ -102,7 +102,7 @@ void rig_update(struct rig *r, int64_t number, struct step_result *result)
     check(step_reduce_tied(&r->step, r->stream, &err), &err);
     check(step_reduce_grads(&r->step, r->stream, &err), &err);
     check(step_norm(&r->step, r->stream, &err), &err);
-    step_optimizer(&r->step, r->stream);
+    check(step_optimizer(&r->step, r->stream, &err), &err);
     step_read_back(&r->step, r->stream);
     check(step_collect(&r->step, number, result, &err), &err);
 }
