@@ -3,6 +3,7 @@
  * Numbers are read by their written form first (no hex, no octal, no inf or nan, no blanks) and
  * only then by the C library, so that its wider taste never shows. The caller has the C locale set.
  */
+#include "base/number.h"
 #include "plan/keys.h"
 
 #include <errno.h>
@@ -253,18 +254,6 @@ int plan_key_set(struct plan *plan, const struct plan_key *key, const struct yno
     return rc < 0 ? fail(key, node->text, where, err) : 0;
 }
 
-/* The shortest of 15, 16 and 17 digits that reads back as the same number. */
-static void write_real(double value, FILE *out)
-{
-    char text[40];
-    for (int precision = 15; precision <= 17; precision++) {
-        snprintf(text, sizeof text, "%.*g", precision, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    fputs(text, out);
-}
-
 /* In double quotes. set_text has refused what would need more than these two escapes. */
 static void write_text(const char *s, FILE *out)
 {
@@ -281,6 +270,7 @@ void plan_key_write(const struct plan *plan, const struct plan_key *key, FILE *o
 {
     const void *field = (const char *)plan + key->offset;
     char *const *list = NULL;
+    char number[NUMBER_BYTES];
     int n = 0;
     switch (key->type) {
     case KEY_INT64:
@@ -293,7 +283,8 @@ void plan_key_write(const struct plan *plan, const struct plan_key *key, FILE *o
         fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)field);
         break;
     case KEY_REAL:
-        write_real(*(const double *)field, out);
+        number_text(*(const double *)field, number);
+        fputs(number, out);
         break;
     case KEY_BOOL:
         fputs(*(const bool *)field ? "true" : "false", out);

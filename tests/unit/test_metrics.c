@@ -105,6 +105,7 @@ static void test_json_line(void **state)
     struct fixture *f = *state;
     struct metrics *m = open_metrics(f, 0, 100);
     struct metrics_step s = sample_step(7);
+    s.lr = 3e-3;
     assert_int_equal(metrics_step(m, &s, NULL), 0);
     s = sample_step(8);
     s.val_loss = 1.9;
@@ -123,7 +124,9 @@ static void test_json_line(void **state)
     assert_int_equal(number(o, "step"), 7);
     assert_true(number(o, "loss") == 1.0 / 3); /* 17 digits give the same bits */
     assert_true(number(o, "grad_norm") == 0.1);
-    assert_true(number(o, "lr") == 1e-3);
+    assert_true(number(o, "lr") == 3e-3);
+    assert_non_null(strstr(text, "\"loss\":0.33333333333333331,"));
+    assert_non_null(strstr(text, "\"lr\":0.003,"));
     assert_int_equal(number(o, "tokens"), 7 * 2048);
     assert_true(number(o, "tokens_per_s") == 4096);
     assert_true(number(o, "stall_ms") == 0.25);

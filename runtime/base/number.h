@@ -1,0 +1,11 @@
+/* number.h - a double as text. */
+#ifndef GTRAIN_BASE_NUMBER_H
+#define GTRAIN_BASE_NUMBER_H
+
+enum { NUMBER_BYTES = 32 };
+
+/* The shortest of 15, 16 and 17 digits that reads back as the same number: 0.003, and not
+ * 0.0030000000000000001. Digits and point are those of the locale. */
+void number_text(double value, char text[NUMBER_BYTES]);
+
+#endif
