@@ -397,7 +397,10 @@ static int each_tier(const char *dir, run_report *what, bool *good)
         int shared = tier("shared", f.shared, what, good, &n);
         rv = local ? local : shared;
         if (!n) {
-            cli_error("%s: the run's checkpoints are not on this machine, or there are none", dir);
+            cli_error("%s: the run's checkpoints are not on this machine, or there are none%s", dir,
+                      *f.local ? ": run this on its nodes (srun), or name the folder where a "
+                                 "node's disk is seen from here"
+                               : "");
             rv = EXIT_FAILED;
         }
     }

@@ -202,6 +202,23 @@ static int add_tiers(struct request *r, const struct run_folder *f)
     return 0;
 }
 
+/* On a cluster local checkpoints are on the nodes' own disks, and this may not be a node. */
+static int refuse_elsewhere(const struct request *r, const char *dir, const struct run_folder *f)
+{
+    for (int i = 0; i < r->n_dirs; i++)
+        if (!access(r->dirs[i], F_OK))
+            return 0;
+    if (*f->local)
+        cli_error("generate: the checkpoints of %s are in %s on the run's nodes, which is not on "
+                  "this machine: give --node-root DIR for each place where a node's file system is "
+                  "seen from here, or let the plan have checkpoint.shared",
+                  dir, f->local);
+    else
+        cli_error("generate: the checkpoints of %s should be in %s, which is not there", dir,
+                  f->shared);
+    return -1;
+}
+
 static int from_run_folder(struct request *r, const char *dir)
 {
     struct run_folder f;
@@ -215,7 +232,7 @@ static int from_run_folder(struct request *r, const char *dir)
                   dir);
     } else {
         memcpy(r->run_id, f.run_id, sizeof f.run_id);
-        rv = add_tiers(r, &f);
+        rv = add_tiers(r, &f) || refuse_elsewhere(r, dir, &f) ? -1 : 0;
         r->plan = f.plan;
         f.plan = NULL;
     }

@@ -1,6 +1,9 @@
 /* main.c - finds the subcommand and runs it. */
 #include "cli/cli.h"
 
+#include "config.h"
+
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,10 +33,12 @@ static void usage(FILE *out)
     fprintf(out, "usage: gtrain COMMAND [ARGUMENTS]\n\n");
     for (const struct cli_command *c = commands; c->name; c++)
         fprintf(out, "  %-12s %s\n", c->name, c->summary);
-    fprintf(out, "\n`gtrain COMMAND --help` says more; so does man gtrain.\n");
+    fprintf(
+        out,
+        "\n`gtrain COMMAND --help` says more; so does man gtrain. `gtrain --version`: which.\n");
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     if (argc < 2) {
         usage(stderr);
@@ -43,9 +48,26 @@ int main(int argc, char **argv)
         usage(stdout);
         return EXIT_OK;
     }
+    if (!strcmp(argv[1], "--version")) {
+        printf("gtrain %s\n", PACKAGE_VERSION);
+        return EXIT_OK;
+    }
     for (const struct cli_command *c = commands; c->name; c++)
         if (!strcmp(argv[1], c->name))
             return c->run(argc - 1, argv + 1);
     cli_error("no command '%s': `gtrain --help` lists them", argv[1]);
     return EXIT_USAGE;
+}
+
+/* What was printed counts only once it is out: a full disk must not look like success. (A reader
+ * that has gone away ends us by SIGPIPE, as it does any filter.) */
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_OK) {
+        cli_error("standard output: %s", errno ? strerror(errno) : "it could not all be written");
+        code = EXIT_FAILED;
+    }
+    return code;
 }

@@ -237,8 +237,6 @@ static int show_parts(const struct plan *plan, const struct arguments *args, str
     if (rc == 0 && args->svg)
         rc = stages ? write_svg(plan, stages, args->svg, err) : err_set(err, "%s", why.text);
     programs_free(stages, n);
-    if (rc == 0 && (fflush(stdout) != 0 || ferror(stdout)))
-        rc = err_set(err, "the output could not be written");
     return rc;
 }
 

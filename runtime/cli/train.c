@@ -31,6 +31,8 @@ static void catch_signals(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    /* Nobody reads the progress any more (`gtrain train | head`): no reason to stop training. */
+    signal(SIGPIPE, SIG_IGN);
 }
 
 /* The launcher ends everybody when the first rank has failed. A rank that has nothing to say of its

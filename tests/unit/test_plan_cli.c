@@ -72,6 +72,10 @@ static void test_check(void **state)
         {"$g plan check q.yaml,training.precision=bf16 --for-train", 2,
          "gtrain: q.yaml,training.precision=bf16: training.precision is bfloat16, which the CPU "
          "backend does not compute in: use float32 or float64\n"},
+        {"$g plan show q.yaml >/dev/full", 1, "gtrain: standard output: No space left on device\n"},
+        {"$g plan keys >/dev/full", 1, "gtrain: standard output: No space left on device\n"},
+        {"$g --help >/dev/full", 1, "gtrain: standard output: No space left on device\n"},
+        {"$g --version | grep -c '^gtrain [0-9]'", 0, "1\n"},
         {"$g plan", 2, "gtrain: plan: use check, show or keys: `gtrain plan --help` says more\n"},
         {"$g plan show q.yaml --actions 2", 2,
          "gtrain: --actions is 2, but the pipeline has 2 stages: use 0 to 1\n"},

@@ -1,0 +1,97 @@
+/* test_train_cli.c - `gtrain train` and `gtrain generate` as a person types them, on one machine.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char folder[] = "/tmp/gtrain-train-cli-XXXXXX";
+
+static const char plan[] =
+    "model: {layers: 1, hidden: 16, ffn: 16, heads: 2, vocab: 256}\n"
+    "data: {format: text, train: text}\n"
+    "training: {steps: 6, global_batch: 2, microbatch: 1, sequence: 8, lr: 0.003}\n"
+    "parallel: {tensor: 2}\n"
+    "checkpoint: {local: disk, every: 3}\n"
+    "run: {dir: run}\n";
+
+/* Run in the test's folder; $g is gtrain. Both outputs in text. */
+static int run(const char *command, char text[4096])
+{
+    char line[2048];
+    const char *build = getenv("GTRAIN_BUILD");
+    snprintf(line, sizeof line, "cd %s && g='%s/gtrain' && { %s ; } 2>&1", folder,
+             build ? build : ".", command);
+    FILE *in = popen(line, "r");
+    assert_non_null(in);
+    size_t n = fread(text, 1, 4095, in);
+    text[n] = 0;
+    int status = pclose(in);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* The reader goes away after the first line; the run goes on to its end. */
+static void test_reader_goes_away(void **state)
+{
+    char text[4096];
+    (void)state;
+    int rc = run("{ $g train --plan plan.yaml --local; echo $? >code; } | head -n 1; cat code; "
+                 "wc -l <run/metrics.jsonl",
+                 text);
+    assert_int_equal(rc, 0);
+    assert_string_equal(text, "step 0: start: from first weights\n0\n6\n");
+}
+
+/* The checkpoints are on the disk of another machine. */
+static void test_generate_elsewhere(void **state)
+{
+    char text[4096];
+    (void)state;
+    static const char ask[] = "$g generate --checkpoint run --prompt In --tokens 3";
+    char moved[200];
+    assert_int_equal(run(ask, text), 0);
+    snprintf(moved, sizeof moved, "mkdir -p node%s && mv disk node%s && %s", folder, folder, ask);
+    assert_int_equal(run(moved, text), 2);
+    if (!strstr(text, "gtrain: generate: the checkpoints of run are in ") ||
+        !strstr(text, "--node-root") || !strstr(text, "checkpoint.shared"))
+        fail_msg("%s", text);
+    snprintf(moved, sizeof moved, "%s --node-root node", ask);
+    assert_int_equal(run(moved, text), 0);
+    assert_int_equal(strncmp(text, "In", 2), 0);
+}
+
+static int make_folder(void **state)
+{
+    char text[4096], path[200];
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(path, sizeof path, "%s/plan.yaml", folder);
+    FILE *f = fopen(path, "w");
+    if (!f || fputs(plan, f) < 0 || fclose(f))
+        return -1;
+    return run("yes 'the quick brown fox' | head -c 4096 >text", text);
+}
+
+static int drop_folder(void **state)
+{
+    char text[4096];
+    (void)state;
+    return run("rm -r plan.yaml text code run node", text) || rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reader_goes_away),
+        cmocka_unit_test(test_generate_elsewhere),
+    };
+    return cmocka_run_group_tests_name("train cli", tests, make_folder, drop_folder);
+}
