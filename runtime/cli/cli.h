@@ -22,6 +22,7 @@ int cli_train(int argc, char **argv);
 int cli_ckpt(int argc, char **argv);
 int cli_report(int argc, char **argv);
 int cli_generate(int argc, char **argv);
+int cli_simulate(int argc, char **argv);
 
 /* "gtrain: " + text to stderr, one line. */
 void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));

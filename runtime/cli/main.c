@@ -14,6 +14,7 @@ static const struct cli_command commands[] = {
     {"plan", "check a plan file, show what becomes of it, list its keys", cli_plan},
     {"generate", "continue a text with what a run has learnt", cli_generate},
     {"report", "write a run's curves as one HTML page", cli_report},
+    {"simulate", "replay failures of a long run: how much of its time is useful", cli_simulate},
     {"train", "train what a plan describes", cli_train},
     {0},
 };
