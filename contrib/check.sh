@@ -118,7 +118,7 @@ unit "unit tests" "$work/gcc"
 
 say "clang with AddressSanitizer and UBSan: build and unit tests"
 one "clang builds without a warning" \
-    build "$work/clang" CC=clang --enable-werror --enable-sanitize --disable-shared --enable-static
+    build "$work/clang" CC=clang --enable-werror --enable-sanitize
 unit "unit tests, sanitized" "$work/clang"
 
 say "form and distribution"
