@@ -1,4 +1,5 @@
-/* ckpt.c - `gtrain ckpt list | verify | show`: what lies in a checkpoint folder.
+/* ckpt.c - `gtrain ckpt list | verify | show`: what lies in a checkpoint folder (import and export
+ * are in ckpt_convert.c).
  *
  * DIR is a folder that a node of a run writes to, or one that holds such folders. All that lie
  * there are scanned as a restore would (ckpt_scan) and joined (catalog.h); a rank whose file is
@@ -25,6 +26,9 @@ static const char help[] =
     "usage: gtrain ckpt list DIR     checkpoints in a folder, newest first\n"
     "       gtrain ckpt verify DIR   read all committed files, compare every checksum\n"
     "       gtrain ckpt show FILE    what one rank's file holds\n"
+    "       gtrain ckpt import HF_DIR OUT    a run folder from published Llama weights\n"
+    "       gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N] DIR OUT\n"
+    "                                a Hugging Face folder from a checkpoint\n"
     "\n"
     "DIR is a run folder, a run's checkpoint folder, or a folder that holds several such.\n"
     "Exit status: 0 all is well; 1 a file is damaged or missing, or nothing is committed;\n"
@@ -462,6 +466,10 @@ static int show(const char *path)
 
 int cli_ckpt(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "import"))
+        return cli_ckpt_import(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "export"))
+        return cli_ckpt_export(argc - 1, argv + 1);
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             fputs(help, stdout);
@@ -477,6 +485,6 @@ int cli_ckpt(int argc, char **argv)
         return report(argv[2], verify_run);
     if (!strcmp(argv[1], "show"))
         return show(argv[2]);
-    cli_error("ckpt has no '%s': list, verify and show are there", argv[1]);
+    cli_error("ckpt has no '%s': list, verify, show, import and export are there", argv[1]);
     return EXIT_USAGE;
 }

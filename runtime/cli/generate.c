@@ -1,6 +1,7 @@
-/* generate.c - `gtrain generate`: a sample from a checkpoint. */
+/* generate.c - `gtrain generate`: a sample from a checkpoint, or the loss of a text. */
 #include "cli/cli.h"
 
+#include "cli/score.h"
 #include "train/run_folder.h"
 #include "train/sample.h"
 
@@ -13,13 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_FOLDERS = 1024, FILE_MAX_BYTES = 16 << 20 };
+enum { MAX_FOLDERS = 1024 };
 
 struct request {
     const char *given[MAX_FOLDERS]; /* --checkpoint */
     const char *roots[MAX_FOLDERS]; /* --node-root */
     int n_given, n_roots;
-    const char *plan_path;
+    const char *plan_path, *score_path;
     char *dirs[MAX_FOLDERS]; /* where to look, made of the two; owned */
     int n_dirs;
     char run_id[80];
@@ -33,13 +34,16 @@ static void usage(FILE *out)
         "usage: gtrain generate --checkpoint DIR --prompt TEXT [--tokens N]\n"
         "                       [--temperature T] [--top-k K] [--seed S] [--threads N]\n"
         "                       [--node-root DIR]... [--plan FILE]\n"
+        "       gtrain generate --checkpoint DIR --score FILE\n"
         "\n"
         "Continue a text with a model, from the newest committed checkpoint of a run, whatever\n"
-        "its layout.\n"
+        "its layout. Or say how likely a text is to it.\n"
         "\n"
         "  --checkpoint DIR  the run folder; or a folder of checkpoints (then --plan is needed;\n"
         "                    several may be given, one a node)\n"
         "  --prompt TEXT     what to continue\n"
+        "  --score FILE      print the log-probability of each of its tokens, and the mean loss:\n"
+        "                    bytes, or token numbers where the run's data is no text\n"
         "  --tokens N        bytes to add (default 300)\n"
         "  --temperature T   0: always the likeliest; default 0.8\n"
         "  --top-k K         choose among the K likeliest (default: all)\n"
@@ -80,6 +84,7 @@ static int add_folder(const char **list, int *n, const char *name, const char *d
 enum {
     OPT_CHECKPOINT = 256,
     OPT_PROMPT,
+    OPT_SCORE,
     OPT_TOKENS,
     OPT_TEMPERATURE,
     OPT_TOP_K,
@@ -100,6 +105,9 @@ static int take_option(struct request *r, int option)
         return add_folder(r->roots, &r->n_roots, "node-root", optarg);
     case OPT_PLAN:
         r->plan_path = optarg;
+        return 0;
+    case OPT_SCORE:
+        r->score_path = optarg;
         return 0;
     case OPT_PROMPT:
         o->prompt = optarg;
@@ -135,6 +143,7 @@ static int read_options(int argc, char **argv, struct request *r, int *code)
     static const struct option options[] = {
         {"checkpoint", required_argument, NULL, OPT_CHECKPOINT},
         {"prompt", required_argument, NULL, OPT_PROMPT},
+        {"score", required_argument, NULL, OPT_SCORE},
         {"tokens", required_argument, NULL, OPT_TOKENS},
         {"temperature", required_argument, NULL, OPT_TEMPERATURE},
         {"top-k", required_argument, NULL, OPT_TOP_K},
@@ -160,8 +169,8 @@ static int read_options(int argc, char **argv, struct request *r, int *code)
                   argv[optind]);
     else if (!r->n_given)
         cli_error("generate: which checkpoint? Use --checkpoint DIR, the run's folder");
-    else if (!r->options.prompt)
-        cli_error("generate: what to continue? Use --prompt TEXT");
+    else if (!r->options.prompt == !r->score_path)
+        cli_error("generate: what to continue, or to score? Use --prompt TEXT or --score FILE");
     else
         return 0;
     return -1;
@@ -294,6 +303,8 @@ static int generate(struct request *r)
     r->options.plan = r->plan;
     r->options.source = (struct weights_source){
         .dirs = (const char *const *)r->dirs, .n_dirs = r->n_dirs, .run_id = r->run_id};
+    if (r->score_path)
+        return score_file(r->score_path, r->plan, &r->options.source, r->options.threads);
     r->options.token = print_token;
     r->options.arg = &prompt;
     if (sample_run(&r->options, NULL, &err)) {

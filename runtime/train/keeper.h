@@ -15,7 +15,7 @@
 #include "train/snapshot.h"
 #include "train/state.h"
 
-enum { KEEPER_PARTS = 3 }; /* weight and two moments of each tensor */
+enum { KEEPER_PARTS = 3 }; /* weight and two moments of each tensor, side by side */
 
 /* What identity->restore asks for. */
 struct keeper_wish {

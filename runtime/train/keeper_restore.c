@@ -166,6 +166,12 @@ static void layout_text(const int64_t layout[LAYOUT_WORDS], char *text, size_t s
              (long long)layout[MESH_DATA]);
 }
 
+/* Weights from outside belong to no plan, and have no moments. */
+static bool imported(const struct keeper *keeper)
+{
+    return keeper->decision.found && !keeper->decision.plan_hash;
+}
+
 /* What is worth a note, behind what is there already. */
 static void add_note(struct keeper_start *start, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -186,12 +192,14 @@ static void note_layout(const struct keeper *keeper, struct keeper_start *start)
     const struct reshard *r = &keeper->reshard;
     const int64_t *was = r->files[0].layout, *is = keeper->layout;
     char old[128], now[128];
-    if (memcmp(was, is, LAYOUT_SIGNATURE * sizeof *was)) {
+    if (imported(keeper)) {
+        add_note(start, "imported weights: the optimizer's moments start at zero");
+    } else if (memcmp(was, is, LAYOUT_SIGNATURE * sizeof *was)) {
         layout_text(was, old, sizeof old);
         layout_text(is, now, sizeof now);
         add_note(start, "written with %s; restored into %s", old, now);
     }
-    for (int i = 0; i < r->decision->world; i++)
+    for (int i = 0; !imported(keeper) && i < r->decision->world; i++)
         if (r->files[i].layout[LAYOUT_SIGNATURE] != is[LAYOUT_SIGNATURE]) {
             add_note(start,
                      "the checkpoint was written by another arithmetic than this machine's (%s): "
@@ -219,7 +227,7 @@ static int check_decision(const struct keeper *keeper, const struct ckpt_decisio
                           struct err *err)
 {
     uint64_t hash = plan_hash(keeper->plan);
-    if (d->plan_hash == hash)
+    if (d->plan_hash == hash || imported(keeper))
         return 0;
     if (only_longer(keeper->plan, d))
         return err_set(
@@ -323,6 +331,30 @@ static int fill_whole(struct keeper *keeper, int number, struct err *err)
     return rv;
 }
 
+/* Of imported weights alone: what gets no piece is zero. */
+static int plan_weights(struct keeper *keeper, struct err *err)
+{
+    struct reshard *r = &keeper->reshard;
+    int n = keeper->n_tensors / KEEPER_PARTS;
+    struct ckpt_tensor *list = calloc((size_t)n + 1, sizeof *list);
+    if (!list)
+        return err_set(err, "no memory to restore");
+    for (int i = 0; i < n; i++)
+        list[i] = keeper->tensors[i * KEEPER_PARTS];
+    int rv = reshard_plan(r, list, n, err);
+    for (int i = 0; i < r->n_pieces; i++)
+        r->pieces[i].to *= KEEPER_PARTS;
+    free(list);
+    return rv;
+}
+
+static int plan_pieces(struct keeper *keeper, struct err *err)
+{
+    if (imported(keeper))
+        return plan_weights(keeper, err);
+    return reshard_plan(&keeper->reshard, keeper->tensors, keeper->n_tensors - 1, err);
+}
+
 int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *err)
 {
     const struct ckpt_decision *d = &keeper->decision;
@@ -335,8 +367,7 @@ int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *e
     if (d->report && *d->report)
         add_note(start, "%s", d->report);
     note_layout(keeper, start);
-    if (whole >= 0 ? fill_whole(keeper, whole, err)
-                   : reshard_plan(&keeper->reshard, keeper->tensors, keeper->n_tensors - 1, err))
+    if (whole >= 0 ? fill_whole(keeper, whole, err) : plan_pieces(keeper, err))
         return -1;
     start->restored = true;
     return 0;

@@ -1,7 +1,8 @@
 /* sample.c - one rank holds the whole model and runs its forward over the last `sequence` tokens,
- * once for each new token. Attention is causal, so what stands behind the last token (zeros) does
- * not matter to its logits. Nothing is cached between tokens: at the sizes one process can hold,
- * a few hundred tokens take a second. See sample.h. */
+ * once for each new token, or once for each window of a text that is scored. Attention is causal,
+ * so what stands behind the last token (zeros) does not matter to its logits. Nothing is cached
+ * between tokens: at the sizes one process can hold, a few hundred tokens take a second. See
+ * sample.h. */
 #include "train/sample.h"
 
 #include "base/clock.h"
@@ -14,7 +15,7 @@
 enum { FORWARD_MS = 600000 };
 
 struct sampler {
-    const struct sample_options *options;
+    int threads;
     struct plan plan; /* the caller's, as one rank with one sample */
     struct kernels *k;
     struct comm_hub *hub;
@@ -28,13 +29,12 @@ struct sampler {
     int64_t length;            /* of the context in tokens */
     double *logits;            /* vocab */
     void *raw;                 /* the same in the model's dtype */
-    uint64_t random;
 };
 
 static int open_device(struct sampler *s, struct err *err)
 {
     int degree[MESH_AXES] = {1, 1, 1, 1, 1};
-    s->k = kernels_open_cpu(s->options->threads, err);
+    s->k = kernels_open_cpu(s->threads, err);
     s->hub = s->k ? comm_hub_open(1, err) : NULL;
     s->comm = s->hub ? comm_open_local(s->hub, s->k, 0, err) : NULL;
     s->stream = s->comm ? kernels_stream_open(s->k, err) : NULL;
@@ -70,17 +70,21 @@ static void append(struct sampler *s, int32_t token)
     s->tokens[s->length++] = token;
 }
 
-/* Logits of the token after the context. */
+/* Of all tokens that stand in the context. */
 static int forward(struct sampler *s, struct err *err)
 {
     struct stage_slot *slot = &s->stage.slots[0];
-    size_t vocab = (size_t)s->plan.model.vocab;
     KSUBMIT(s->k, s->stream, UPLOAD, upload, .out = slot->tokens, .host = s->tokens);
     KSUBMIT(s->k, s->stream, UPLOAD, upload, .out = slot->targets, .host = s->targets);
-    if (stage_forward(&s->stage, 0, s->stream, s->losses, 0, err))
-        return -1;
+    return stage_forward(&s->stage, 0, s->stream, s->losses, 0, err);
+}
+
+/* Into s->logits: of the token after the one at `at`. */
+static int read_logits(struct sampler *s, int64_t at, struct err *err)
+{
+    size_t vocab = (size_t)s->plan.model.vocab;
     KSUBMIT(s->k, s->stream, DOWNLOAD, download,
-            .in = kbuf_slice(slot->head.logits, (size_t)(s->length - 1) * vocab, vocab),
+            .in = kbuf_slice(s->stage.slots[0].head.logits, (size_t)at * vocab, vocab),
             .host = s->raw);
     if (kernels_stream_sync(s->k, s->stream, clock_ms() + FORWARD_MS, err))
         return -1;
@@ -150,18 +154,48 @@ static double next_uniform(uint64_t *state)
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-static int generate(struct sampler *s, struct err *err)
+static int generate(struct sampler *s, const struct sample_options *o, struct err *err)
 {
-    const struct sample_options *o = s->options;
+    uint64_t random = o->seed;
     for (const char *c = o->prompt; *c; c++)
         append(s, (unsigned char)*c);
     for (int64_t i = 0; i < o->tokens; i++) {
-        if (forward(s, err))
+        if (forward(s, err) || read_logits(s, s->length - 1, err))
             return -1;
         int32_t token = sample_draw(s->logits, s->plan.model.vocab, o->temperature, o->top_k,
-                                    next_uniform(&s->random));
+                                    next_uniform(&random));
         append(s, token);
         o->token(o->arg, token);
+    }
+    return 0;
+}
+
+static double log_probability(const double *logits, int64_t vocab, int32_t token)
+{
+    double most = logits[likeliest(logits, vocab)], sum = 0;
+    for (int64_t i = 0; i < vocab; i++)
+        sum += exp(logits[i] - most);
+    return logits[token] - most - log(sum);
+}
+
+static int score(struct sampler *s, const struct score_options *o, struct err *err)
+{
+    int64_t sequence = s->plan.training.sequence, vocab = s->plan.model.vocab;
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->tokens[i] < 0 || o->tokens[i] >= vocab)
+            return err_set(err, "token %lld is %d; the model knows 0 to %lld", (long long)i,
+                           (int)o->tokens[i], (long long)vocab - 1);
+    for (int64_t first = 0; first + 1 < o->n; first += sequence) {
+        int64_t n = o->n - first < sequence ? o->n - first : sequence;
+        memcpy(s->tokens, o->tokens + first, (size_t)n * sizeof *s->tokens);
+        if (forward(s, err))
+            return -1;
+        for (int64_t i = 0; i < n && first + i + 1 < o->n; i++) {
+            int32_t token = o->tokens[first + i + 1];
+            if (read_logits(s, i, err))
+                return -1;
+            o->score(o->arg, token, log_probability(s->logits, vocab, token));
+        }
     }
     return 0;
 }
@@ -186,22 +220,46 @@ static void close_sampler(struct sampler *s)
     free(s->raw);
 }
 
+/* The caller's plan on one rank, with a checkpoint's weights. close_sampler after either. */
+static int open_sampler(struct sampler *s, const struct plan *plan, int threads,
+                        const struct weights_source *source, struct ckpt_position *position,
+                        struct err *err)
+{
+    *s = (struct sampler){.threads = threads, .plan = *plan};
+    s->plan.parallel.tensor = s->plan.parallel.pipeline = s->plan.parallel.data = 1;
+    s->plan.training.microbatch = 1;
+    /* A model trained in bf16 is run in f32, which holds its weights exactly. */
+    if (s->plan.training.precision == PLAN_BF16)
+        s->plan.training.precision = PLAN_F32;
+    return open_device(s, err) || open_context(s, err) ||
+                   weights_load(source, &s->plan.model, &s->state, s->stream, position, err)
+               ? -1
+               : 0;
+}
+
 int sample_run(const struct sample_options *options, struct ckpt_position *position,
                struct err *err)
 {
-    struct sampler s = {.options = options, .plan = *options->plan, .random = options->seed};
+    struct sampler s;
     if (!*options->prompt)
         return err_set(err, "the prompt is empty: give at least one byte");
-    if (s.plan.data.format != PLAN_DATA_TEXT)
+    if (options->plan->data.format != PLAN_DATA_TEXT)
         return err_set(err, "the plan's tokens are not bytes (data.format is not text), so a text "
                             "cannot be turned into them");
-    s.plan.parallel.tensor = s.plan.parallel.pipeline = s.plan.parallel.data = 1;
-    s.plan.training.microbatch = 1;
-    /* A model trained in bf16 is run in f32, which holds its weights exactly. */
-    if (s.plan.training.precision == PLAN_BF16)
-        s.plan.training.precision = PLAN_F32;
-    int rv = open_device(&s, err) || open_context(&s, err) ||
-             weights_load(&options->source, &s.state, s.stream, position, err) || generate(&s, err);
+    int rv = open_sampler(&s, options->plan, options->threads, &options->source, position, err) ||
+             generate(&s, options, err);
+    close_sampler(&s);
+    return rv ? -1 : 0;
+}
+
+int sample_score(const struct score_options *options, struct ckpt_position *position,
+                 struct err *err)
+{
+    struct sampler s;
+    if (options->n < 2)
+        return err_set(err, "there is nothing to score: at least 2 tokens are needed");
+    int rv = open_sampler(&s, options->plan, options->threads, &options->source, position, err) ||
+             score(&s, options, err);
     close_sampler(&s);
     return rv ? -1 : 0;
 }

@@ -1,4 +1,4 @@
-/* sample.h - continue a text with a trained model. */
+/* sample.h - continue a text with a trained model, or say how likely one is. */
 #ifndef GTRAIN_SAMPLE_H
 #define GTRAIN_SAMPLE_H
 
@@ -22,6 +22,23 @@ struct sample_options {
  */
 int sample_run(const struct sample_options *options, struct ckpt_position *position,
                struct err *err);
+
+struct score_options {
+    const struct plan *plan; /* as above */
+    struct weights_source source;
+    const int32_t *tokens; /* n, at least 2 */
+    int64_t n;
+    int threads;
+    /* Called for each token but the first, in order: the natural logarithm of its probability after
+     * those before it. */
+    void (*score)(void *arg, int32_t token, double log_probability);
+    void *arg;
+};
+
+/* Windows of `sequence` tokens are run one after the other; a token sees what is before it in its
+ * window. *position as above. */
+int sample_score(const struct score_options *options, struct ckpt_position *position,
+                 struct err *err);
 
 /* Draw from logits: a number in [0, vocab). uniform in [0, 1). Pure; logits are changed. */
 int32_t sample_draw(double *logits, int64_t vocab, double temperature, int64_t top_k,

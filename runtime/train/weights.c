@@ -9,148 +9,11 @@
 
 enum { UPLOAD_MS = 600000 }; /* of one tensor */
 
-/* The whole tensor that is being put together. */
-struct joined {
-    const struct state_tensor *tensor;
-    double *values;         /* rows * cols */
-    unsigned char *covered; /* the same, 0 or 1 */
-};
-
-static size_t file_bytes(enum ckpt_dtype dtype)
-{
-    switch (dtype) {
-    case CKPT_F32:
-        return 4;
-    case CKPT_BF16:
-        return 2;
-    default:
-        return 8;
-    }
-}
-
-static double element(const void *data, enum ckpt_dtype dtype, int64_t i)
-{
-    if (dtype == CKPT_F64)
-        return ((const double *)data)[i];
-    if (dtype == CKPT_F32)
-        return (double)((const float *)data)[i];
-    /* bf16 is the upper half of a float. */
-    uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-}
-
-/* A vector counts as one row. */
-static void as_matrix(const struct ckpt_tensor *t, const int64_t by_dim[CKPT_MAX_DIMS],
-                      int64_t single, int64_t *rows, int64_t *cols)
-{
-    *rows = t->dims == 2 ? by_dim[0] : single;
-    *cols = t->dims == 2 ? by_dim[1] : by_dim[0];
-}
-
-static int place(struct joined *j, const struct ckpt_tensor *t, const void *data, struct err *err)
-{
-    const struct model_tensor *m = &j->tensor->global;
-    int64_t rows, cols, row, col, all_rows, all_cols;
-    as_matrix(t, t->shape, 1, &rows, &cols);
-    as_matrix(t, t->offset, 0, &row, &col);
-    as_matrix(t, t->global, 1, &all_rows, &all_cols);
-    if (t->dims != (m->matrix ? 2 : 1) || all_rows != m->rows || all_cols != m->cols)
-        return err_set(err, "%s has another shape in the checkpoint than in the plan", t->name);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++) {
-            int64_t at = (row + r) * m->cols + col + c;
-            j->values[at] = element(data, t->dtype, r * cols + c);
-            j->covered[at] = 1;
-        }
-    return 0;
-}
-
-/* What one file holds of the tensor. */
-static int take_from(struct joined *j, struct ckpt_file *file, struct err *err)
-{
-    for (int i = 0; i < ckpt_file_count(file); i++) {
-        struct ckpt_tensor t;
-        if (ckpt_file_tensor(file, i, &t))
-            return err_set(err, "the file's table cannot be read");
-        if (strcmp(t.name, j->tensor->global.name) || t.dtype == CKPT_I64)
-            continue;
-        size_t bytes = file_bytes(t.dtype);
-        for (int d = 0; d < t.dims; d++)
-            bytes *= (size_t)t.shape[d];
-        void *data = malloc(bytes ? bytes : 1);
-        if (!data)
-            return err_set(err, "no memory for %s (%zu bytes)", t.name, bytes);
-        int rv = ckpt_file_read(file, i, data, err);
-        if (!rv)
-            rv = place(j, &t, data, err);
-        free(data);
-        if (rv)
-            return -1;
-    }
-    return 0;
-}
-
-static int upload(const struct joined *j, struct state *state, struct kstream *stream,
-                  struct err *err)
-{
-    struct kbuf out = j->tensor->param;
-    float *narrow = NULL;
-    const void *host = j->values;
-    if (state->dtype == K_F32) {
-        narrow = malloc(out.count * sizeof *narrow);
-        if (!narrow)
-            return err_set(err, "no memory");
-        for (size_t i = 0; i < out.count; i++)
-            narrow[i] = (float)j->values[i];
-        host = narrow;
-    }
-    KSUBMIT(state->k, stream, UPLOAD, upload, .out = out, .host = host);
-    int rv = kernels_stream_sync(state->k, stream, clock_ms() + UPLOAD_MS, err);
-    free(narrow);
-    return rv;
-}
-
-static int join_tensor(const struct state_tensor *tensor, struct ckpt_file **files, int n,
-                       struct state *state, struct kstream *stream, struct err *err)
-{
-    size_t count = tensor->param.count, missing = 0;
-    struct joined j = {
-        .tensor = tensor, .values = calloc(count, sizeof *j.values), .covered = calloc(count, 1)};
-    int rv = j.values && j.covered ? 0 : err_set(err, "no memory for %s", tensor->global.name);
-    for (int i = 0; !rv && i < n; i++)
-        rv = take_from(&j, files[i], err);
-    for (size_t i = 0; !rv && i < count; i++)
-        missing += !j.covered[i];
-    if (missing)
-        rv = err_set(err, "%s: %zu of its %zu elements are in no file of the checkpoint",
-                     tensor->global.name, missing, count);
-    if (!rv)
-        rv = upload(&j, state, stream, err);
-    free(j.values);
-    free(j.covered);
-    return rv;
-}
-
-static int load_files(const struct ckpt_decision *d, struct state *state, struct kstream *stream,
-                      struct err *err)
-{
-    struct ckpt_file **files = calloc((size_t)d->world, sizeof *files);
-    int rv = files ? 0 : err_set(err, "no memory for %d files", d->world);
-    for (int i = 0; !rv && i < d->world; i++)
-        rv = ckpt_file_open(&files[i], d->places[i].path, err);
-    for (int i = 0; !rv && i < state->n; i++)
-        rv = join_tensor(&state->tensors[i], files, d->world, state, stream, err);
-    for (int i = 0; files && i < d->world; i++)
-        if (files[i])
-            ckpt_file_close(files[i]);
-    free(files);
-    return rv;
-}
+/* ---- which checkpoint ---- */
 
 /* Each folder is scanned as a node of its own. */
-static int decide(const struct weights_source *source, struct ckpt_decision *d, struct err *err)
+static int decide(const struct weights_source *source, int64_t max_step, struct ckpt_decision *d,
+                  struct err *err)
 {
     char **blobs = calloc((size_t)source->n_dirs, sizeof *blobs);
     int rv = blobs ? 0 : err_set(err, "no memory");
@@ -161,7 +24,7 @@ static int decide(const struct weights_source *source, struct ckpt_decision *d, 
         rv = blobs[i] ? 0 : -1;
     }
     if (!rv)
-        rv = ckpt_decide((const char *const *)blobs, source->n_dirs, -1, d, err);
+        rv = ckpt_decide((const char *const *)blobs, source->n_dirs, max_step, d, err);
     for (int i = 0; blobs && i < source->n_dirs; i++)
         free(blobs[i]);
     free(blobs);
@@ -172,15 +35,233 @@ static int decide(const struct weights_source *source, struct ckpt_decision *d, 
     return rv;
 }
 
-int weights_load(const struct weights_source *source, struct state *state, struct kstream *stream,
-                 struct ckpt_position *position, struct err *err)
+/* ---- where each tensor is ---- */
+
+static int open_file(struct weights *w, int number, struct err *err)
 {
-    struct ckpt_decision d = {0};
-    int rv = decide(source, &d, err);
+    const struct ckpt_place *place = &w->decision.places[number];
+    if (w->file && w->file_number == number)
+        return 0;
+    ckpt_file_close(w->file);
+    w->file = NULL;
+    w->file_number = number;
+    if (ckpt_file_open(&w->file, place->path, err))
+        return -1;
+    if (ckpt_file_digest(w->file) == place->digest)
+        return 0;
+    return err_set(err, "%s is not the file that the commit record names", place->path);
+}
+
+/* The dtype that the file has the first of these names in, if it has one. */
+static bool find_dtype(struct weights *w, const char *name)
+{
+    for (int i = 0; i < ckpt_file_count(w->file); i++) {
+        struct ckpt_tensor t;
+        if (ckpt_file_tensor(w->file, i, &t) || strcmp(t.name, name) || t.dtype == CKPT_I64)
+            continue;
+        w->dtype = t.dtype;
+        return true;
+    }
+    return false;
+}
+
+static int list_wanted(struct weights *w, struct err *err)
+{
+    enum { NAME_BYTES = sizeof((struct model_tensor *)0)->name };
+    int n = model_count(w->model);
+    w->wanted = calloc((size_t)n, sizeof *w->wanted);
+    w->names = calloc((size_t)n, NAME_BYTES);
+    if (!w->wanted || !w->names)
+        return err_set(err, "no memory for %d tensors", n);
+    for (int i = 0; i < n; i++) {
+        struct model_tensor t;
+        struct ckpt_tensor *to = &w->wanted[i];
+        model_tensor(w->model, i, &t);
+        memcpy(w->names + (size_t)i * NAME_BYTES, t.name, NAME_BYTES);
+        *to = (struct ckpt_tensor){.name = w->names + (size_t)i * NAME_BYTES,
+                                   .dims = t.matrix ? 2 : 1,
+                                   .global = {t.matrix ? t.rows : t.cols, t.matrix ? t.cols : 0}};
+        memcpy(to->shape, to->global, sizeof to->shape);
+    }
+    return 0;
+}
+
+/* One table for each way in which files are cut, and the first file of each. */
+struct cuts {
+    char **tables;
+    int *files, n;
+    bool dtype_known;
+};
+
+static int add_file(struct weights *w, struct cuts *cuts, int number, struct err *err)
+{
+    char *table = open_file(w, number, err) ? NULL : ckpt_file_table(w->file, err);
+    if (!table)
+        return -1;
+    cuts->dtype_known = cuts->dtype_known || find_dtype(w, w->wanted[0].name);
+    for (int i = 0; i < cuts->n; i++)
+        if (!strcmp(cuts->tables[i], table)) {
+            free(table);
+            return 0;
+        }
+    cuts->files[cuts->n] = number;
+    cuts->tables[cuts->n++] = table;
+    return 0;
+}
+
+static int find_pieces(struct weights *w, struct err *err)
+{
+    int world = w->decision.world, n = model_count(w->model);
+    struct cuts cuts = {.tables = calloc((size_t)world, sizeof *cuts.tables),
+                        .files = calloc((size_t)world, sizeof *cuts.files)};
+    int rv = cuts.tables && cuts.files ? 0 : err_set(err, "no memory for %d files", world);
+    for (int i = 0; !rv && i < world; i++)
+        rv = add_file(w, &cuts, i, err);
+    for (int i = 0; i < n; i++)
+        w->wanted[i].dtype = w->dtype;
     if (!rv)
-        rv = load_files(&d, state, stream, err);
+        rv = ckpt_pieces(w->wanted, n, (const char *const *)cuts.tables, cuts.n, &w->pieces,
+                         &w->n_pieces, err);
+    for (int i = 0; i < w->n_pieces; i++)
+        w->pieces[i].source = cuts.files[w->pieces[i].source];
+    for (int i = 0; i < cuts.n; i++)
+        free(cuts.tables[i]);
+    free(cuts.tables);
+    free(cuts.files);
+    return rv;
+}
+
+int weights_open(struct weights *w, const struct weights_source *source,
+                 const struct plan_model *model, int64_t max_step, struct err *err)
+{
+    *w = (struct weights){.model = model};
+    return decide(source, max_step, &w->decision, err) || list_wanted(w, err) || find_pieces(w, err)
+               ? -1
+               : 0;
+}
+
+void weights_close(struct weights *w)
+{
+    ckpt_file_close(w->file);
+    ckpt_decision_free(&w->decision);
+    free(w->wanted);
+    free(w->names);
+    free(w->pieces);
+    *w = (struct weights){0};
+}
+
+/* ---- reading ---- */
+
+/* A piece on its way into a whole tensor. */
+struct joining {
+    enum ckpt_dtype dtype;
+    double *values;                /* of the whole tensor */
+    int64_t cols, row, col, width; /* the piece: its first element, elements a row */
+    int64_t at;                    /* elements of it that are there */
+};
+
+static size_t element_bytes(enum ckpt_dtype dtype)
+{
+    return dtype == CKPT_F32 ? 4 : dtype == CKPT_BF16 ? 2 : 8;
+}
+
+static double element(const unsigned char *p, enum ckpt_dtype dtype)
+{
+    double wide;
+    float value;
+    uint32_t bits;
+    uint16_t half;
+    if (dtype == CKPT_F64) {
+        memcpy(&wide, p, sizeof wide);
+        return wide;
+    }
+    memcpy(&half, p, sizeof half);
+    bits = (uint32_t)half << 16; /* bf16 is the upper half of a float */
+    memcpy(&value, dtype == CKPT_F32 ? p : (unsigned char *)&bits, sizeof value);
+    return (double)value;
+}
+
+static int take(void *arg, const void *p, size_t n, struct err *err)
+{
+    struct joining *j = arg;
+    const unsigned char *from = p;
+    size_t bytes = element_bytes(j->dtype);
+    if (n % bytes) /* a writer of this format never does it */
+        return err_set(err, "a tensor that does not start at a multiple of its elements");
+    for (; n; n -= bytes, from += bytes, j->at++)
+        j->values[(j->row + j->at / j->width) * j->cols + j->col + j->at % j->width] =
+            element(from, j->dtype);
+    return 0;
+}
+
+static int read_piece(struct weights *w, const struct ckpt_piece *piece, double *values,
+                      struct err *err)
+{
+    const struct ckpt_tensor *t = &w->wanted[piece->to];
+    bool matrix = t->dims == 2;
+    struct joining j = {.dtype = t->dtype,
+                        .values = values,
+                        .cols = matrix ? t->global[1] : t->global[0],
+                        .row = matrix ? piece->offset[0] : 0,
+                        .col = matrix ? piece->offset[1] : piece->offset[0],
+                        .width = matrix ? piece->shape[1] : piece->shape[0]};
+    return open_file(w, piece->source, err) || ckpt_file_read_piece(w->file, piece, take, &j, err)
+               ? -1
+               : 0;
+}
+
+int weights_read(struct weights *w, int number, double *values, struct err *err)
+{
+    for (int i = 0; i < w->n_pieces; i++)
+        if (w->pieces[i].to == number && read_piece(w, &w->pieces[i], values, err))
+            return -1;
+    return 0;
+}
+
+/* ---- into a state ---- */
+
+static int upload(const double *values, struct kbuf out, struct state *state,
+                  struct kstream *stream, struct err *err)
+{
+    float *narrow = NULL;
+    const void *host = values;
+    if (state->dtype == K_F32) {
+        narrow = malloc(out.count * sizeof *narrow);
+        if (!narrow)
+            return err_set(err, "no memory");
+        for (size_t i = 0; i < out.count; i++)
+            narrow[i] = (float)values[i];
+        host = narrow;
+    }
+    KSUBMIT(state->k, stream, UPLOAD, upload, .out = out, .host = host);
+    int rv = kernels_stream_sync(state->k, stream, clock_ms() + UPLOAD_MS, err);
+    free(narrow);
+    return rv;
+}
+
+static int load_tensor(struct weights *w, const struct state_tensor *t, struct state *state,
+                       struct kstream *stream, struct err *err)
+{
+    double *values = malloc(t->param.count * sizeof *values);
+    int rv = values ? 0 : err_set(err, "no memory for %s", t->global.name);
+    if (!rv)
+        rv = weights_read(w, t->global.number, values, err);
+    if (!rv)
+        rv = upload(values, t->param, state, stream, err);
+    free(values);
+    return rv;
+}
+
+int weights_load(const struct weights_source *source, const struct plan_model *model,
+                 struct state *state, struct kstream *stream, struct ckpt_position *position,
+                 struct err *err)
+{
+    struct weights w;
+    int rv = weights_open(&w, source, model, -1, err);
+    for (int i = 0; !rv && i < state->n; i++)
+        rv = load_tensor(&w, &state->tensors[i], state, stream, err);
     if (!rv && position)
-        *position = d.position;
-    ckpt_decision_free(&d);
+        *position = w.decision.position;
+    weights_close(&w);
     return rv;
 }

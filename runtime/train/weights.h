@@ -12,10 +12,34 @@ struct weights_source {
     const char *run_id;
 };
 
-/* Fill the weights of a state that holds the whole model, from the newest committed checkpoint that
- * is whole in these folders. Slices are joined by name and offset; each element must be covered.
+/* An open checkpoint, whole tensors to be read one by one. */
+struct weights {
+    const struct plan_model *model;
+    struct ckpt_decision decision;
+    enum ckpt_dtype dtype;      /* of the weights */
+    struct ckpt_tensor *wanted; /* by number */
+    char *names;                /* theirs */
+    struct ckpt_piece *pieces;  /* by wanted tensor; source is a file of the decision */
+    int n_pieces;
+    struct ckpt_file *file; /* the last one read from */
+    int file_number;
+};
+
+/* The newest committed checkpoint that is whole in these folders, not newer than max_step (-1:
+ * any). All weights of the model must be there, of the model's shapes. 0, or -1 with err; close
+ * after either. */
+int weights_open(struct weights *w, const struct weights_source *source,
+                 const struct plan_model *model, int64_t max_step, struct err *err);
+
+/* Tensor `number` (as in model.h), rows * cols values: read, every byte checked, made double. */
+int weights_read(struct weights *w, int number, double *values, struct err *err);
+
+void weights_close(struct weights *w);
+
+/* Fill the weights of a state that holds the whole model, from the newest committed checkpoint.
  * *position, where not NULL: what was loaded. */
-int weights_load(const struct weights_source *source, struct state *state, struct kstream *stream,
-                 struct ckpt_position *position, struct err *err);
+int weights_load(const struct weights_source *source, const struct plan_model *model,
+                 struct state *state, struct kstream *stream, struct ckpt_position *position,
+                 struct err *err);
 
 #endif

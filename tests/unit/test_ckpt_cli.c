@@ -174,7 +174,7 @@ static void test_refusals(void **unused)
     fclose(f);
     expect("show", path, 1, "not a safetensors file");
     expect("verify", path, 2, "is not a folder");
-    expect("frobnicate", dir, 2, "list, verify and show");
+    expect("frobnicate", dir, 2, "list, verify, show, import and export");
     expect("--help", "", 0, "usage: gtrain ckpt list DIR");
     expect("list", "--help", 0, "Exit status: 0 all is well");
     help_remove(dir);

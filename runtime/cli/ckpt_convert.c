@@ -1,0 +1,123 @@
+/* ckpt_convert.c - `gtrain ckpt import | export`: between checkpoints and published weights. */
+#include "cli/cli.h"
+
+#include "hf/hf.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What transformers makes of a large model, about. */
+#define SHARD_BYTES INT64_C(5000000000)
+
+static const char import_help[] =
+    "usage: gtrain ckpt import HF_DIR OUT\n"
+    "\n"
+    "Make the run folder OUT from a Llama folder of the Hugging Face kind (config.json; weights "
+    "in\n"
+    "model.safetensors, or in several files with an index; float32, bfloat16 or float16).\n";
+
+static const char export_help[] =
+    "usage: gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N] DIR OUT\n"
+    "\n"
+    "Make the folder OUT, with config.json and the weights, which transformers and others load,\n"
+    "from a checkpoint of the run folder DIR.\n"
+    "\n"
+    "  --dtype D         of the weights (default f32)\n"
+    "  --step N          of the checkpoint (default: the newest committed)\n"
+    "  --shard-bytes N   of tensors in one file at most (default 5000000000)\n";
+
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            return true;
+    return false;
+}
+
+int cli_ckpt_import(int argc, char **argv)
+{
+    struct err err;
+    int64_t parameters;
+    bool help = asks_for_help(argc, argv);
+    if (help || argc != 3) {
+        fputs(import_help, help ? stdout : stderr);
+        return help ? EXIT_OK : EXIT_USAGE;
+    }
+    if (hf_import(argv[1], argv[2], &parameters, &err)) {
+        cli_error("import: %s", err.text);
+        return EXIT_USAGE;
+    }
+    printf("%s: %" PRId64 " parameters. Name your data in %s/plan.yaml, then\n"
+           "    gtrain train --plan %s/plan.yaml --dir %s\n",
+           argv[2], parameters, argv[2], argv[2], argv[2]);
+    return EXIT_OK;
+}
+
+static int read_whole(const char *name, const char *text, int64_t least, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (end != text && !*end && !errno && *out >= least)
+        return 0;
+    cli_error("export: --%s is %s: use a whole number from %" PRId64, name, text, least);
+    return -1;
+}
+
+/* 0, or -1 with what was wrong said. */
+static int take_option(struct hf_export_options *o, int option)
+{
+    int dtype;
+    switch (option) {
+    case 'd':
+        dtype = hf_dtype_find(optarg);
+        o->dtype = (enum hf_dtype)dtype;
+        if (dtype >= 0)
+            return 0;
+        cli_error("export: --dtype is %s: use f32, bf16 or f16", optarg);
+        return -1;
+    case 's':
+        return read_whole("step", optarg, 0, &o->step);
+    case 'b':
+        return read_whole("shard-bytes", optarg, 1, &o->shard_bytes);
+    default:
+        fputs(export_help, stderr);
+        return -1;
+    }
+}
+
+int cli_ckpt_export(int argc, char **argv)
+{
+    static const struct option options[] = {{"dtype", required_argument, NULL, 'd'},
+                                            {"step", required_argument, NULL, 's'},
+                                            {"shard-bytes", required_argument, NULL, 'b'},
+                                            {0}};
+    struct hf_export_options o = {.step = -1, .shard_bytes = SHARD_BYTES};
+    struct ckpt_position position;
+    struct err err;
+    int option;
+    if (asks_for_help(argc, argv)) {
+        fputs(export_help, stdout);
+        return EXIT_OK;
+    }
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
+        if (take_option(&o, option))
+            return EXIT_USAGE;
+    if (argc - optind != 2) {
+        fputs(export_help, stderr);
+        return EXIT_USAGE;
+    }
+    o.run_dir = argv[optind];
+    o.out = argv[optind + 1];
+    if (hf_export(&o, &position, &err)) {
+        cli_error("export: %s", err.text);
+        return EXIT_USAGE;
+    }
+    printf("%s: the weights after step %" PRId64 ", %s\n", o.out, position.step,
+           hf_dtype_name(o.dtype));
+    return EXIT_OK;
+}

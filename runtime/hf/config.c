@@ -1,0 +1,253 @@
+/* config.c - see config.h. */
+#include "hf/config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <math.h>
+#include <string.h>
+
+/* Longer than any real one. */
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+static const char *kind_of(const struct json_object *o)
+{
+    return o ? json_type_to_name(json_object_get_type(o)) : "null";
+}
+
+static struct json_object *get(const struct json_object *o, const char *key)
+{
+    struct json_object *value = NULL;
+    return json_object_object_get_ex(o, key, &value) ? value : NULL;
+}
+
+/* A whole number from 1; fallback 0: it must be there. */
+static int take_whole(const struct json_object *o, const char *key, int64_t most, int64_t fallback,
+                      int64_t *out, struct err *err)
+{
+    struct json_object *value = get(o, key);
+    if (!value && fallback) {
+        *out = fallback;
+        return 0;
+    }
+    if (!value)
+        return err_set(err, "%s is missing", key);
+    *out = json_object_get_int64(value);
+    if (json_object_get_type(value) == json_type_int && *out >= 1 && *out <= most)
+        return 0;
+    return err_set(err, "%s is %.60s: a whole number from 1 to %" PRId64 " is expected", key,
+                   json_object_to_json_string(value), most);
+}
+
+/* A number above 0; fallback NAN: it must be there. */
+static int take_real(const struct json_object *o, const char *key, double fallback, double *out,
+                     struct err *err)
+{
+    struct json_object *value = get(o, key);
+    enum json_type type = json_object_get_type(value);
+    if (!value && isnan(fallback))
+        return err_set(err, "%s is missing", key);
+    *out = value ? json_object_get_double(value) : fallback;
+    if ((!value || type == json_type_double || type == json_type_int) && isfinite(*out) && *out > 0)
+        return 0;
+    return err_set(err, "%s is %.60s: a number above 0 is expected", key,
+                   json_object_to_json_string(value));
+}
+
+static int take_bool(const struct json_object *o, const char *key, bool *out, struct err *err)
+{
+    struct json_object *value = get(o, key);
+    *out = json_object_get_boolean(value);
+    if (!value || json_object_get_type(value) == json_type_boolean)
+        return 0;
+    return err_set(err, "%s is a %s: true or false is expected", key, kind_of(value));
+}
+
+/* These decide the arithmetic, and one value of each is built here. */
+static int check_kind(const struct json_object *o, struct err *err)
+{
+    static const struct {
+        const char *key, *only;
+        bool required;
+    } words[] = {{"model_type", "llama", true}, {"hidden_act", "silu", false}};
+    static const char *const off[] = {"attention_bias", "mlp_bias"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        struct json_object *value = get(o, words[i].key);
+        if (value ? json_object_get_type(value) == json_type_string &&
+                        !strcmp(json_object_get_string(value), words[i].only)
+                  : !words[i].required)
+            continue;
+        return err_set(err, "%s is %.60s: only \"%s\" is built here", words[i].key,
+                       value ? json_object_to_json_string(value) : "missing", words[i].only);
+    }
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        bool on;
+        if (take_bool(o, off[i], &on, err))
+            return -1;
+        if (on)
+            return err_set(err, "%s is true: only models without are built here", off[i]);
+    }
+    return 0;
+}
+
+static int take_scaling(const struct json_object *scaling, struct plan_model *m, struct err *err)
+{
+    struct json_object *type = get(scaling, "rope_type");
+    if (!type)
+        type = get(scaling, "type"); /* as it was called first */
+    const char *name = type ? json_object_get_string(type) : "default";
+    if (!strcmp(name, "default"))
+        return 0;
+    if (strcmp(name, "llama3"))
+        return err_set(
+            err, "rope_type is \"%.40s\": only \"llama3\" and \"default\" are built here", name);
+    m->rope_scaling.on = true;
+    return take_real(scaling, "factor", NAN, &m->rope_scaling.factor, err) ||
+                   take_real(scaling, "low_freq_factor", NAN, &m->rope_scaling.low_freq_factor,
+                             err) ||
+                   take_real(scaling, "high_freq_factor", NAN, &m->rope_scaling.high_freq_factor,
+                             err) ||
+                   take_whole(scaling, "original_max_position_embeddings", INT64_C(1) << 40, 0,
+                              &m->rope_scaling.original_context, err)
+               ? -1
+               : 0;
+}
+
+/* rope_theta and rope_scaling, or both in rope_parameters; 10000 is what the library takes where
+ * nothing is said. */
+static int take_rope(const struct json_object *o, struct plan_model *m, struct err *err)
+{
+    struct json_object *all = get(o, "rope_parameters");
+    struct json_object *scaling = all ? all : get(o, "rope_scaling");
+    if (scaling && json_object_get_type(scaling) != json_type_object)
+        return err_set(err, "%s is a %s: an object is expected",
+                       all ? "rope_parameters" : "rope_scaling", kind_of(scaling));
+    if (take_real(o, "rope_theta", 10000, &m->rope_theta, err))
+        return -1;
+    if (all && take_real(all, "rope_theta", m->rope_theta, &m->rope_theta, err))
+        return -1;
+    return scaling ? take_scaling(scaling, m, err) : 0;
+}
+
+static int take_model(const struct json_object *o, struct hf_config *c, struct err *err)
+{
+    struct plan_model *m = &c->model;
+    const int64_t most = 1 << 24;
+    if (take_whole(o, "num_hidden_layers", 10000, 0, &m->layers, err) ||
+        take_whole(o, "hidden_size", most, 0, &m->hidden, err) ||
+        take_whole(o, "intermediate_size", most, 0, &m->ffn, err) ||
+        take_whole(o, "num_attention_heads", 4096, 0, &m->heads, err) ||
+        take_whole(o, "num_key_value_heads", 4096, m->heads, &m->kv_heads, err) ||
+        take_whole(o, "vocab_size", most, 0, &m->vocab, err) ||
+        take_whole(o, "max_position_embeddings", INT64_C(1) << 40, 2048, &c->positions, err))
+        return -1;
+    if (!get(o, "head_dim") && m->hidden % m->heads)
+        return err_set(err,
+                       "head_dim is missing, and hidden_size %" PRId64 " does not divide by "
+                       "num_attention_heads %" PRId64,
+                       m->hidden, m->heads);
+    if (m->heads % m->kv_heads)
+        return err_set(err,
+                       "num_key_value_heads is %" PRId64 ", which does not divide "
+                       "num_attention_heads %" PRId64,
+                       m->kv_heads, m->heads);
+    if (take_whole(o, "head_dim", 4096, m->hidden / m->heads, &m->head_dim, err) ||
+        take_real(o, "rms_norm_eps", 1e-6, &m->norm_eps, err) ||
+        take_real(o, "initializer_range", 0.02, &m->init_std, err) ||
+        take_bool(o, "tie_word_embeddings", &m->tied, err))
+        return -1;
+    return take_rope(o, m, err);
+}
+
+static struct json_object *load(const char *path, struct err *err)
+{
+    char text[CONFIG_MAX_BYTES / 16];
+    FILE *f = fopen(path, "re");
+    if (!f) {
+        err_set_errno(err, errno, "cannot be opened");
+        return NULL;
+    }
+    struct json_tokener *tokener = json_tokener_new();
+    struct json_object *o = NULL;
+    enum json_tokener_error state = json_tokener_continue;
+    size_t n, total = 0;
+    while (tokener && state == json_tokener_continue && total < CONFIG_MAX_BYTES &&
+           (n = fread(text, 1, sizeof text, f))) {
+        o = json_tokener_parse_ex(tokener, text, (int)n);
+        state = json_tokener_get_error(tokener);
+        total += n;
+    }
+    fclose(f);
+    if (tokener)
+        json_tokener_free(tokener);
+    if (state == json_tokener_success && json_object_get_type(o) == json_type_object)
+        return o;
+    json_object_put(o);
+    err_set(err, "this is no JSON object: %s",
+            state == json_tokener_success    ? "it is something else"
+            : state == json_tokener_continue ? "it is cut"
+                                             : json_tokener_error_desc(state));
+    return NULL;
+}
+
+int hf_config_read(const char *path, struct hf_config *out, struct err *err)
+{
+    memset(out, 0, sizeof *out);
+    struct json_object *o = load(path, err);
+    int rv = o && !check_kind(o, err) && !take_model(o, out, err) ? 0 : -1;
+    json_object_put(o);
+    return rv ? err_prefix(err, "%s", path) : 0;
+}
+
+const char *hf_real(double value, char text[NUMBER_BYTES])
+{
+    number_text(value, text);
+    if (!strpbrk(text, ".e"))
+        strcat(text, ".0");
+    return text;
+}
+
+int hf_config_write(FILE *out, const struct plan_model *m, int64_t positions, enum hf_dtype dtype)
+{
+    char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES];
+    fprintf(out,
+            "{\n"
+            "  \"architectures\": [\"LlamaForCausalLM\"],\n"
+            "  \"attention_bias\": false,\n"
+            "  \"head_dim\": %" PRId64 ",\n"
+            "  \"hidden_act\": \"silu\",\n"
+            "  \"hidden_size\": %" PRId64 ",\n"
+            "  \"initializer_range\": %s,\n"
+            "  \"intermediate_size\": %" PRId64 ",\n"
+            "  \"max_position_embeddings\": %" PRId64 ",\n"
+            "  \"mlp_bias\": false,\n"
+            "  \"model_type\": \"llama\",\n"
+            "  \"num_attention_heads\": %" PRId64 ",\n"
+            "  \"num_hidden_layers\": %" PRId64 ",\n"
+            "  \"num_key_value_heads\": %" PRId64 ",\n"
+            "  \"rms_norm_eps\": %s,\n",
+            m->head_dim, m->hidden, hf_real(m->init_std, a), m->ffn, positions, m->heads, m->layers,
+            m->kv_heads, hf_real(m->norm_eps, b));
+    if (m->rope_scaling.on)
+        fprintf(out,
+                "  \"rope_scaling\": {\n"
+                "    \"factor\": %s,\n"
+                "    \"high_freq_factor\": %s,\n"
+                "    \"low_freq_factor\": %s,\n"
+                "    \"original_max_position_embeddings\": %" PRId64 ",\n"
+                "    \"rope_type\": \"llama3\"\n"
+                "  },\n",
+                hf_real(m->rope_scaling.factor, a), hf_real(m->rope_scaling.high_freq_factor, b),
+                hf_real(m->rope_scaling.low_freq_factor, c), m->rope_scaling.original_context);
+    else
+        fprintf(out, "  \"rope_scaling\": null,\n");
+    fprintf(out,
+            "  \"rope_theta\": %s,\n"
+            "  \"tie_word_embeddings\": %s,\n"
+            "  \"torch_dtype\": \"%s\",\n"
+            "  \"use_cache\": true,\n"
+            "  \"vocab_size\": %" PRId64 "\n"
+            "}\n",
+            hf_real(m->rope_theta, a), m->tied ? "true" : "false", hf_dtype_name(dtype), m->vocab);
+    return ferror(out) ? -1 : 0;
+}
