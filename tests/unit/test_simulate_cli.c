@@ -159,8 +159,8 @@ static void test_errors(void **state)
         {"$g --runs 1000000", "gtrain: --runs is 1000000: use 1 to 100000\n"},
         {"$g --nodes",
          "gtrain: simulate: --nodes needs a value: `gtrain simulate --help` shows the options\n"},
-        {"$g --failures 3",
-         "gtrain: simulate: 3 is not an option: `gtrain simulate --help` shows the options\n"},
+        {"$g --failures 3", "gtrain: simulate: --failures is not an option: `gtrain simulate "
+                            "--help` shows the options\n"},
         {"$g a b",
          "gtrain: simulate: more than one plan file: `gtrain simulate --help` shows the use\n"},
         {"$g none.yaml",
