@@ -216,6 +216,7 @@ enum gtrain_end gtrain_train(struct gtrain *g, const struct gtrain_train_options
                                 .local = options->local != 0,
                                 .threads = options->threads,
                                 .out_fd = options->out_fd,
+                                .columns = options->columns,
                                 .stop_asked = ask_stop,
                                 .step = tell_step,
                                 .arg = (void *)options};

@@ -101,6 +101,8 @@ struct gtrain_train_options {
     int local;           /* not 0: all ranks of the plan as threads of this process */
     int threads;         /* of each rank; 0: the plan's, or cores / ranks */
     int out_fd;          /* where rank 0 shows its progress; -1: nowhere */
+    int columns;         /* of the terminal behind out_fd, for a line that is redrawn in place; -1:
+                          * plain lines; 0: as out_fd itself says */
     /* May be NULL. Asked once a step: not 0 ends the run in order, with a checkpoint. */
     int (*stop_asked)(void *arg);
     /* May be NULL. On rank 0 after each step: completed steps and the mean loss, nats a token. */

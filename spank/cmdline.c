@@ -131,6 +131,8 @@ static int scan_long(struct cmdline *c, const char *word, const char *next)
             return value ? 1 : 2;
         }
     }
+    c->label = c->label || names_long(word, "label", 2, &value);
+    c->output = c->output || names_long(word, "output", 2, &value);
     if (names_long(word, "pty", 2, &value))
         c->pty = true;
     else if (names_long(word, "multi-prog", 2, &value))
@@ -151,12 +153,15 @@ static int scan_short(struct cmdline *c, const char *word, const char *next)
         /* Optional values stick to their letter and end the word. */
         if (*word == 'I' || *word == 'K' || *word == 'k')
             return 1;
+        c->label = c->label || *word == 'l';
         if (!strchr(short_with_argument, *word))
             continue;
         if (*word == 'N')
             c->nodes = value;
         else if (*word == 'n')
             c->tasks = value;
+        else if (*word == 'o')
+            c->output = true;
         return word[1] || is_option(next) ? 1 : 2;
     }
     return 1;

@@ -23,6 +23,7 @@ struct cmdline {
     const char *tasks;               /* -n, --ntasks */
     const char *tasks_per_node;      /* --ntasks-per-node */
     bool pty, multi_prog;
+    bool label, output; /* -l, --label; -o, --output */
     bool heterogeneous; /* ":" between components, or --het-group */
     int program;        /* index of the program in argv; argc if there is none */
 };

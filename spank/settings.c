@@ -52,6 +52,11 @@ void settings_for_step(void)
     setenv("SLURM_MPI_TYPE", "none", 0);
 }
 
+void settings_for_live_line(void)
+{
+    set("SLURM_UNBUFFEREDIO", "1");
+}
+
 void settings_for_job(void)
 {
     for (int i = 0; job_settings[i][0]; i++)

@@ -7,6 +7,9 @@
  */
 void settings_for_step(void);
 
+/* Have the text of tasks passed on as it comes, also what has no line's end yet. As above. */
+void settings_for_live_line(void);
+
 /* Set what an allocation (sbatch, salloc) needs. */
 void settings_for_job(void);
 

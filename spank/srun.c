@@ -8,11 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <slurm/slurm.h>
 
 #include "coordinator.h"
 #include "settings.h"
+
+#define PLAIN_COLUMNS 80 /* of a terminal that does not tell its width */
 
 /* Slurm's configuration, as the program that loads us has it. Weak: without it a step still runs.
  */
@@ -25,6 +28,24 @@ static bool asks(const struct self *self)
     if (c->value[OPTION_PLAN])
         return true;
     return args_plan_inherited() && cmdline_runs_train(c, self->argc, self->argv);
+}
+
+/* How many columns of the user's terminal a line that is redrawn in place may fill: 0 if srun does
+ * not write to a terminal, or not as the program wrote it. Only gtrain train draws such a line, and
+ * on one rank; the tasks of other programs would mix theirs. */
+static int live_columns(const struct self *self)
+{
+    const struct cmdline *c = &self->cmdline;
+    const char *term = getenv("TERM");
+    struct winsize size;
+
+    if (!cmdline_runs_train(c, self->argc, self->argv) || c->label || c->output ||
+        getenv("SLURM_LABELIO") || getenv("SLURM_STDOUTMODE") || !term || !strcmp(term, "dumb") ||
+        !isatty(STDOUT_FILENO))
+        return 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        return size.ws_col;
+    return PLAIN_COLUMNS;
 }
 
 /* Told to keep a step alive over lost nodes, srun ends in success with whatever ranks are left, or
@@ -47,6 +68,8 @@ int srun_init(struct self *self, spank_t sp)
     if (!asks(self))
         return 0;
     settings_for_step();
+    if (live_columns(self) > 0)
+        settings_for_live_line();
     /* Handlers run last in, first out: this one, registered before srun has any, runs when the
      * others have done their work and nothing is left to skip. */
     on_exit(correct_status, NULL);
@@ -184,7 +207,7 @@ int srun_user_init(struct self *self, spank_t sp)
     struct contact contact;
     struct args args;
     uint32_t nodes = 0, tasks = 0;
-    char where[sizeof(contact.address) + sizeof(contact.port) + 1];
+    char where[sizeof(contact.address) + sizeof(contact.port) + 1], columns[16];
 
     if (!asks(self))
         return 0;
@@ -200,7 +223,9 @@ int srun_user_init(struct self *self, spank_t sp)
     if (coordinator_start(command.argv, &contact) < 0)
         return -1;
     snprintf(where, sizeof(where), "%s:%s", contact.address, contact.port);
+    snprintf(columns, sizeof(columns), "%d", live_columns(self));
     if (setenv("SLURM_GTRAIN_COORDINATOR", where, 1) < 0 ||
+        setenv("SLURM_GTRAIN_COLUMNS", columns, 1) < 0 ||
         setenv("SLURM_GTRAIN_SECRET", contact.secret, 1) < 0) {
         slurm_error("gtrain: out of memory");
         return -1;

@@ -78,6 +78,17 @@ static int read_threads(const char *text, int *threads)
     return 0;
 }
 
+/* Standard output may be a pipe whose other end, srun, writes to a terminal: then the plugin has
+ * found out, and the agent says so. */
+static int columns_told(void)
+{
+    const char *text = getenv("GTRAIN_COLUMNS");
+    long columns = text ? strtol(text, NULL, 10) : 0;
+    if (!text)
+        return 0;
+    return columns > 0 && columns < 10000 ? (int)columns : -1;
+}
+
 /* 0: go on; else: exit with *code. */
 static int read_options(int argc, char **argv, struct gtrain_train_options *o, int *code)
 {
@@ -126,7 +137,8 @@ static int read_options(int argc, char **argv, struct gtrain_train_options *o, i
 
 int cli_train(int argc, char **argv)
 {
-    struct gtrain_train_options options = {.out_fd = STDOUT_FILENO, .stop_asked = stop_asked};
+    struct gtrain_train_options options = {
+        .out_fd = STDOUT_FILENO, .columns = columns_told(), .stop_asked = stop_asked};
     char error[1024];
     int code, speak;
     if (read_options(argc, argv, &options, &code))

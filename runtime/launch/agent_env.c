@@ -9,7 +9,7 @@
 
 extern char **environ;
 
-enum { WORKER_VARIABLES = 14 };
+enum { WORKER_VARIABLES = 15 };
 
 /* Copy a variable and wipe it where it stood: environ's text is what /proc/PID/environ shows. */
 static int take_secret(const char *name, char *text, size_t room, struct err *err)
@@ -135,7 +135,7 @@ int agent_env_hides(const char *variable)
         "GTRAIN_DIR=",       "RANK=",          "WORLD_SIZE=",     "LOCAL_RANK=",
         "LOCAL_WORLD_SIZE=", "GROUP_RANK=",    "MASTER_ADDR=",    "MASTER_PORT=",
         "GTRAIN_EPOCH=",     "GTRAIN_RUN_ID=", "GTRAIN_RUN_DIR=", "GTRAIN_GENERATION=",
-        "GTRAIN_AGENT_FD=",  "GTRAIN_NODE=",   "GTRAIN_ADDRESS=",
+        "GTRAIN_AGENT_FD=",  "GTRAIN_NODE=",   "GTRAIN_ADDRESS=", "GTRAIN_COLUMNS=",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(variable, names[i], strlen(names[i])))
@@ -172,6 +172,7 @@ char **agent_env_worker(const struct agent_env *env, const struct message_assign
     for (int i = 0; i < count; i++)
         if (!agent_env_hides(environ[i]))
             list[n++] = environ[i];
+    const char *columns = getenv("SLURM_GTRAIN_COLUMNS"); /* the plugin may not say */
     uint32_t rank = (uint32_t)a->node_rank * a->local_world + env->local_id;
     if (add(list, &n, "RANK=%u", rank) || add(list, &n, "WORLD_SIZE=%u", a->world) ||
         add(list, &n, "LOCAL_RANK=%u", env->local_id) ||
@@ -185,7 +186,8 @@ char **agent_env_worker(const struct agent_env *env, const struct message_assign
         add(list, &n, "GTRAIN_RUN_DIR=%s", a->run_dir) ||
         add(list, &n, "GTRAIN_NODE=%s", env->node) ||
         add(list, &n, "GTRAIN_ADDRESS=%s", a->address) ||
-        add(list, &n, "GTRAIN_AGENT_FD=%d", agent_fd))
+        add(list, &n, "GTRAIN_AGENT_FD=%d", agent_fd) ||
+        (columns && add(list, &n, "GTRAIN_COLUMNS=%s", columns)))
         return NULL;
     return list;
 }

@@ -234,8 +234,9 @@ static int open_metrics(struct loop *l, struct err *err)
     const struct plan_training *t = &l->plan->training;
     if (l->options->identity.rank != 0 || !l->options->identity.run_dir)
         return 0;
-    return metrics_open(&l->metrics, l->options->identity.run_dir, l->options->out_fd, -1, t->steps,
-                        t->global_batch * t->sequence, err);
+    int columns = l->options->columns, live = columns > 0 ? columns : columns < 0 ? 0 : -1;
+    return metrics_open(&l->metrics, l->options->identity.run_dir, l->options->out_fd, live,
+                        t->steps, t->global_batch * t->sequence, err);
 }
 
 /* Unlike arithmetic among the ranks costs the bitwise promise, not the run. */

@@ -43,6 +43,7 @@ struct metrics {
     struct log steps, events;
     int fd; /* the display */
     bool live;
+    int columns;        /* of the display; 0: ask it */
     bool drawn;         /* a live line stands on the terminal */
     int64_t shown_step; /* of the last line, 0 none */
     int64_t shown_ms;   /* when it was printed */
@@ -157,6 +158,7 @@ int metrics_open(struct metrics **out, const char *dir, int fd, int live, int64_
     m->steps.fd = m->events.fd = -1;
     m->fd = fd;
     m->live = live < 0 ? isatty(fd) == 1 : live != 0;
+    m->columns = live > 1 ? live : 0;
     m->tokens_per_step = tokens_per_step;
     m->view.total_steps = total_steps;
     m->view.tokens_per_s = m->view.mfu = m->view.val_loss = m->view.left_s = NAN;
@@ -222,10 +224,12 @@ static void update_view(struct metrics *m, const struct metrics_step *s, double 
     }
 }
 
-static int columns(int fd)
+static int columns(const struct metrics *m)
 {
     struct winsize size;
-    if (!ioctl(fd, TIOCGWINSZ, &size) && size.ws_col > 0)
+    if (m->columns)
+        return m->columns;
+    if (!ioctl(m->fd, TIOCGWINSZ, &size) && size.ws_col > 0)
         return size.ws_col;
     return PLAIN_COLUMNS;
 }
@@ -242,7 +246,7 @@ static void show(const struct metrics *m, const char *text, size_t length)
 static void add_live(struct metrics *m, struct text *t)
 {
     char line[LINE_BYTES / 2];
-    metrics_line(line, sizeof line, columns(m->fd) - 1, &m->view);
+    metrics_line(line, sizeof line, columns(m) - 1, &m->view);
     add(t, "\r%s\033[K", line);
     m->drawn = true;
 }

@@ -26,8 +26,8 @@ struct metrics_step {
 };
 
 /* dir/metrics.jsonl is appended to. After a restore at step s, lines of later steps stay where they
- * are: a reader takes the last line of each step. live: 1 live line on `fd`, 0 plain lines, -1 by
- * isatty. */
+ * are: a reader takes the last line of each step. live: 1 live line on `fd`, more: one of so many
+ * columns, 0 plain lines, -1 by isatty. */
 int metrics_open(struct metrics **out, const char *dir, int fd, int live, int64_t total_steps,
                  int64_t tokens_per_step, struct err *err);
 int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *err);

@@ -168,6 +168,7 @@ static enum train_end run_local(struct session *s, struct err *err)
         .hooks = {.stop_asked = stop_asked, .progress = progress, .step = step, .arg = s},
         .measure = true,
         .out_fd = s->options->out_fd,
+        .columns = s->options->columns,
         .threads = s->options->threads};
     if (train_check(s->plan, err) || claim_folder(s, err))
         return TRAIN_REFUSED;
@@ -262,7 +263,8 @@ static enum train_end train_rank(struct session *s, struct kernels *k, struct co
         .comm = comm,
         .hooks = {.stop_asked = stop_asked, .progress = progress, .step = step, .arg = s},
         .measure = true,
-        .out_fd = s->options->out_fd};
+        .out_fd = s->options->out_fd,
+        .columns = s->options->columns};
     if (share_folder(s, comm, &common, err)) {
         *whose = common ? TRAIN_COMMON : comm_failed(comm) ? TRAIN_PEERS : TRAIN_MINE;
         return TRAIN_REFUSED;

@@ -16,6 +16,7 @@ struct session_options {
     bool local;                   /* all ranks of the plan as threads of this process */
     int threads;                  /* a rank; 0: the plan's, or cores / ranks */
     int out_fd;                   /* where rank 0 shows progress */
+    int columns;                  /* as in train_options */
     int (*stop_asked)(void *arg); /* may be NULL */
     void (*step)(void *arg, const struct metrics_step *s); /* may be NULL; on rank 0 */
     void *arg;

@@ -75,7 +75,8 @@ static void *run_rank(void *arg)
                               .comm = r->comm,
                               .hooks = o->hooks,
                               .measure = o->measure,
-                              .out_fd = o->out_fd};
+                              .out_fd = o->out_fd,
+                              .columns = o->columns};
     set_place(&t.identity, r, node);
     if (r->rank != o->step_rank)
         t.hooks.step = NULL;

@@ -12,7 +12,7 @@ struct threads_options {
     struct train_identity identity; /* rank 0's; the others differ in rank and local_rank */
     struct train_hooks hooks;       /* called from every rank's thread; see `step_rank` */
     bool measure;
-    int out_fd;
+    int out_fd, columns;    /* as in train_options */
     int threads;            /* of each rank's device; 0: as the plan says, or cores / ranks */
     uint64_t deferred_seed; /* not 0: each device behind kernels_open_deferred(seed + rank) */
     int step_rank;          /* hooks.step is called on this rank alone */

@@ -34,6 +34,7 @@ struct train_options {
     struct train_hooks hooks;
     bool measure; /* find the device's matmul peak first (0.3 s), for the utilisation in metrics */
     int out_fd;   /* where rank 0 shows its progress */
+    int columns;  /* > 0: it is a terminal so wide; < 0: it is none; 0: ask it */
 };
 
 /* Can this version run the plan? 0, or -1 with err naming the key. Pure. */

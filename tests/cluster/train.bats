@@ -116,6 +116,21 @@ assert_files_whole() {
     [ "$(losses "$here/run" | wc -l)" -eq $steps ]
 }
 
+@test "a terminal gets a line that is redrawn in place, a log and labels get plain lines" {
+    local ask="srun -N2 -w n0,n1 --ntasks-per-node=2 --gtrain-plan=$here/plan.yaml,training.steps=8,checkpoint.every=0"
+    out=$(TERM=xterm bounded script -qec "$ask --gtrain-dir=$here/live '$gtrain' train" /dev/null </dev/null)
+    expect_match "$(cat -v <<<"$out")" '\^Mstep 8/8  loss .*\^\[\[K'
+    out=$(TERM=xterm bounded script -qec "$ask -l --gtrain-dir=$here/labels '$gtrain' train" /dev/null </dev/null)
+    expect "redrawn lines" "$(grep -c $'\e' <<<"$out")" 0
+    expect_match "$out" '^0: step 8/8  loss '
+    out=$(TERM=xterm bounded $ask --gtrain-dir="$here/pipe" "$gtrain" train)
+    expect "redrawn lines" "$(grep -c $'\e' <<<"$out")" 0
+    expect_match "$out" '^step 8/8  loss '
+    # The program's own environment says nothing of how that was done.
+    out=$(TERM=xterm bounded script -qec "$ask --gtrain-dir=$here/env env" /dev/null </dev/null)
+    expect "traces of it" "$(grep UNBUFFEREDIO <<<"$out")" ""
+}
+
 restart() {
     [ $slow = no ] || slow_logs | while read -r log; do echo begun >>"$log"; done
     train "$here/crash" --gtrain-restore=latest >"$here/out" 2>&1 3>&- &

@@ -257,6 +257,7 @@ static void hidden_variables(void **state)
     (void)state;
     assert_true(agent_env_hides("SLURM_GTRAIN_PROGRAM=x"));
     assert_true(agent_env_hides("GTRAIN_PLAN=x"));
+    assert_true(agent_env_hides("GTRAIN_COLUMNS=80"));
     assert_true(agent_env_hides("SLURM_SPANK_OPTION_gtrain_gtrain-plan=x"));
     assert_true(agent_env_hides("_SLURM_SPANK_OPTION_gtrain_gtrain_plan=x"));
     assert_false(agent_env_hides("GTRAIN_PLANET=x"));

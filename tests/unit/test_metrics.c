@@ -256,6 +256,19 @@ static void test_live_line(void **state)
     assert_string_equal(text + strlen(text) - 4, "\033[K\n");
 }
 
+/* A terminal that is not the display itself: a pipe leads to it. */
+static void test_told_columns(void **state)
+{
+    struct fixture *f = *state;
+    char text[4096];
+    struct metrics *m = open_metrics(f, 31, 10);
+    struct metrics_step s = sample_step(1);
+    assert_int_equal(metrics_step(m, &s, NULL), 0);
+    metrics_close(m);
+    slurp(f->out[0], text, sizeof text);
+    assert_string_equal(text, "\rstep  1/10  loss 0.3333\033[K\n");
+}
+
 static void test_line_width(void **state)
 {
     (void)state;
@@ -382,6 +395,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_folder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plain_log, setup, teardown),
         cmocka_unit_test_setup_teardown(test_live_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_told_columns, setup, teardown),
         cmocka_unit_test(test_line_width),
         cmocka_unit_test(test_line_numbers),
         cmocka_unit_test(test_utilisation),

@@ -126,6 +126,36 @@ static void test_shapes(void **unused)
     }
 }
 
+/* Whether srun shows the tasks' text as it is, on its own output. */
+static void test_output(void **unused)
+{
+    const struct {
+        const char *words[WORDS_MAX];
+        bool label, output;
+    } cases[] = {
+        {{"srun", "-N2", "gtrain", "train"}, false, false},
+        {{"srun", "-l", "gtrain", "train"}, true, false},
+        {{"srun", "-lN2", "gtrain", "train"}, true, false},
+        {{"srun", "--label", "gtrain", "train"}, true, false},
+        {{"srun", "-o", "f", "gtrain", "train"}, false, true},
+        {{"srun", "-of", "gtrain", "train"}, false, true},
+        {{"srun", "--output=f", "gtrain", "train"}, false, true},
+        {{"srun", "--output", "f", "gtrain", "train"}, false, true},
+        {{"srun", "-Jlol", "gtrain", "train", "-l", "-o"}, false, false},
+    };
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cmdline c;
+        int argc = count_words(cases[i].words);
+
+        cmdline_scan(&c, argc, (char *const *)cases[i].words);
+        assert_int_equal(c.label, cases[i].label);
+        assert_int_equal(c.output, cases[i].output);
+        assert_true(cmdline_runs_train(&c, argc, (char *const *)cases[i].words));
+    }
+}
+
 static void test_runs_train(void **unused)
 {
     const struct {
@@ -170,9 +200,9 @@ static void test_count(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scan),   cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_shapes), cmocka_unit_test(test_runs_train),
-        cmocka_unit_test(test_count),
+        cmocka_unit_test(test_scan),       cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_output),
+        cmocka_unit_test(test_runs_train), cmocka_unit_test(test_count),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
