@@ -316,11 +316,14 @@ static int check_parallel(struct plan *plan, struct err *err)
 static int check_checkpoint(const struct plan *plan, struct err *err)
 {
     const struct plan_checkpoint *c = &plan->checkpoint;
-    if (c->every > 0 && !c->local && !c->shared)
+    char every[24] = "auto";
+    if (c->every != PLAN_AUTO)
+        snprintf(every, sizeof every, "%lld", (long long)c->every);
+    if (c->every != 0 && !c->local && !c->shared)
         return plan_error(plan, "checkpoint.every", err,
-                          "checkpoint.every is %lld, but there is no folder to write to: "
+                          "checkpoint.every is %s, but there is no folder to write to: "
                           "give checkpoint.local or checkpoint.shared",
-                          (long long)c->every);
+                          every);
     if (c->shared_every > 0 && !(c->local && c->shared))
         return plan_error(plan, "checkpoint.shared_every", err,
                           "checkpoint.shared_every is %lld, but checkpoint.%s is not given: local "

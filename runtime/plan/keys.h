@@ -29,10 +29,11 @@ enum key_type {
 
 enum key_flags {
     KEY_REQUIRED = 1,
-    KEY_ABOVE = 2,    /* real: greater than min, not equal */
-    KEY_BELOW = 4,    /* real: less than max, not equal */
-    KEY_HASH = 8,     /* decides the bits of a run */
-    KEY_OPTIONAL = 16 /* no default: stays 0 or NULL */
+    KEY_ABOVE = 2,     /* real: greater than min, not equal */
+    KEY_BELOW = 4,     /* real: less than max, not equal */
+    KEY_HASH = 8,      /* decides the bits of a run */
+    KEY_OPTIONAL = 16, /* no default: stays 0 or NULL */
+    KEY_AUTO = 32      /* int64: `auto` will do, which is PLAN_AUTO */
 };
 
 struct plan_key {

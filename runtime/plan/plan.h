@@ -72,13 +72,15 @@ struct plan_parallel {
     enum plan_shard shard;
 };
 
+enum { PLAN_AUTO = -1 }; /* of a key that takes `auto` */
+
 struct plan_checkpoint {
     char *local;                /* node-local folder, may be NULL: no checkpoints there */
     char *shared;               /* folder all nodes see, may be NULL; relative: to the run folder */
     int64_t shared_every;       /* every so many local ones are copied; 0: the last only */
     int shared_keep;            /* copied checkpoints kept; 0: all */
     int64_t shared_bytes_per_s; /* of one rank, while it trains; 0: unbounded */
-    int64_t every;              /* steps; 0: never */
+    int64_t every;              /* steps; 0: never; PLAN_AUTO: from what a checkpoint costs */
     int keep;                   /* committed checkpoints kept, >= 2 */
     enum plan_redundancy redundancy;
     int queue_depth;     /* writes in flight a rank */
@@ -92,6 +94,7 @@ struct plan_resilience {
     int64_t comm_timeout_ms; /* 600000: one wait in a collective */
     int restarts;            /* of a crashed worker on a healthy node, before it is called a bug */
     bool shrink;
+    double mtbf_hours; /* between failures of one node */
 };
 
 /* Where a checked value stands in the file, for errors found later (a world that does not fit, a

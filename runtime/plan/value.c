@@ -70,6 +70,10 @@ static bool is_real(const char *s)
 
 static int set_whole(void *field, const struct plan_key *key, const char *s)
 {
+    if (key->flags & KEY_AUTO && !strcmp(s, "auto")) {
+        *(int64_t *)field = PLAN_AUTO;
+        return 0;
+    }
     if (!is_whole(s))
         return -1;
     errno = 0;
@@ -274,6 +278,10 @@ void plan_key_write(const struct plan *plan, const struct plan_key *key, FILE *o
     int n = 0;
     switch (key->type) {
     case KEY_INT64:
+        if (key->flags & KEY_AUTO && *(const int64_t *)field == PLAN_AUTO) {
+            fputs("auto", out);
+            break;
+        }
         fprintf(out, "%lld", (long long)*(const int64_t *)field);
         break;
     case KEY_INT:

@@ -54,8 +54,9 @@ struct keeper {
     struct state *state;
     struct kstream *stream; /* what it has done before keeper_save_begin is saved */
     struct snapshot snapshot;
-    bool restoring; /* until the first save: what flush is about */
-    bool saving;    /* from a save's begin to its join */
+    bool restoring;   /* until the first save: what flush is about */
+    bool saving;      /* from a save's begin to its join */
+    int64_t stall_ns; /* of the newest save that was joined */
     const struct train_identity *identity;
     struct keeper_wish wish;
     char *scanned;                 /* what this node holds */
@@ -126,6 +127,10 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err);
  * the begin; 0 where nothing was begun since. */
 int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *stall_ns,
                      struct err *err);
+
+/* What the newest checkpoint has cost this rank, in seconds: held it, and took until it was
+ * durable; 0: not known. */
+void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s);
 
 /* Newest step durable on this rank, -1 none. */
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err);

@@ -84,6 +84,13 @@ int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *sta
     keeper->saving = false;
     if (ckpt_save_join(keeper->ckpt, stall_ns, err))
         return err_prefix(err, "checkpoint of step %lld", (long long)keeper->saved);
+    keeper->stall_ns = *stall_ns;
     snapshot_join(&keeper->snapshot, stream);
     return 0;
+}
+
+void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s)
+{
+    *stall_s = (double)keeper->stall_ns * 1e-9;
+    *write_s = keeper->ckpt ? (double)ckpt_write_ns(keeper->ckpt) * 1e-9 : 0;
 }

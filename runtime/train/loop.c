@@ -10,6 +10,7 @@
 #include "train/train.h"
 
 #include "base/clock.h"
+#include "train/pace.h"
 #include "train/peak.h"
 #include "train/trainer.h"
 
@@ -30,6 +31,7 @@ struct loop {
     int64_t submitted, finished; /* steps, counted from the run's first */
     int64_t began_ns[2];         /* by step parity */
     int64_t stall_ns[2];         /* likewise: how long the step waited for a checkpoint's copy */
+    struct pace pace;            /* of checkpoints */
     bool stop;                   /* the tally says so */
     bool common;                 /* a failure that all ranks have with the same text */
     bool damaged;                /* and it is that of a checkpoint file */
@@ -53,9 +55,10 @@ static bool validates(const struct loop *l, int64_t done)
 
 static bool saves(const struct loop *l, int64_t done)
 {
-    const struct plan *p = l->plan;
-    return l->keeper.ckpt && p->checkpoint.every > 0 &&
-           (due(p->checkpoint.every, done) || done == p->training.steps);
+    int64_t last = l->keeper.saved > l->start ? l->keeper.saved : l->start;
+    if (!l->keeper.ckpt || l->plan->checkpoint.every == 0)
+        return false;
+    return pace_due(&l->pace, done, last) || done == l->plan->training.steps;
 }
 
 /* ---- finishing a step ---- */
@@ -66,6 +69,16 @@ static int commit(struct loop *l, int64_t durable, struct err *err)
     if (keeper_commit(&l->keeper, durable, &committed, err))
         return -1;
     return committed ? event(l, "checkpoint", durable, "committed", err) : 0;
+}
+
+/* What checkpoints cost, and how often they shall be therefore. */
+static int hear_pace(struct loop *l, const struct step_result *result, double step_s,
+                     struct err *err)
+{
+    struct err why;
+    if (!pace_hear(&l->pace, result, step_s, &why))
+        return 0;
+    return event(l, "interval", l->finished, why.text, err);
 }
 
 /* How copies to the shared folder went since the step before. */
@@ -128,7 +141,8 @@ static enum train_end finish(struct loop *l, struct err *err)
     l->stop |= result.stop;
     if (validates(l, number + 1) && trainer_validate(&l->trainer, &line.val_loss, err))
         return TRAIN_FAILED;
-    if (commit(l, result.finished, err) || hear_copies(l, &result, err))
+    if (commit(l, result.finished, err) || hear_copies(l, &result, err) ||
+        hear_pace(l, &result, line.step_s, err))
         return TRAIN_FAILED;
     line.checkpoint_step = l->keeper.committed;
     if (l->metrics && metrics_step(l->metrics, &line, err))
@@ -163,6 +177,8 @@ static int submit(struct loop *l, struct err *err)
                              .stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
     if (keeper_finished(&l->keeper, &word.finished, err))
         return err_prefix(err, "writing a checkpoint");
+    keeper_cost(&l->keeper, &word.stall_s, &word.write_s);
+    word.every = pace_word(&l->pace);
     l->began_ns[number & 1] = clock_ns();
     if (trainer_step(&l->trainer, number, &word, err))
         return err_prefix(err, "step %" PRId64, number + 1);
@@ -196,7 +212,8 @@ static int settle(struct loop *l, struct err *err)
     bool committed = false;
     struct keeper_news news;
     bool lacks = l->keeper.saved < l->finished || keeper_drain_lacks(&l->keeper, l->finished);
-    if (l->keeper.ckpt && l->plan->checkpoint.every > 0 && lacks && begin_save(l, l->finished, err))
+    if (l->keeper.ckpt && l->plan->checkpoint.every != 0 && lacks &&
+        begin_save(l, l->finished, err))
         return -1;
     if (keeper_flush(&l->keeper, &committed, err))
         return -1;
@@ -371,6 +388,7 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
     if (end != TRAIN_DONE)
         return end;
     r->step.guard = (struct step_guard){before_update, l};
+    pace_open(&l->pace, o->plan, &o->identity);
     if (keeper_adopt(&l->keeper, err))
         return TRAIN_FAILED;
     l->start = start.restored ? start.position.step : 0;

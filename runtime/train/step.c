@@ -28,22 +28,17 @@ static int open_host(struct step *s, struct err *err)
 
 static void cut_tally(struct step *s)
 {
-    size_t at = 0;
-    struct {
-        struct kbuf *part;
-        size_t count;
-    } parts[] = {{&s->sums, (size_t)s->n_tensors},
-                 {&s->losses, (size_t)s->n_samples},
-                 {&s->finished, (size_t)s->world},
-                 {&s->copied, (size_t)s->world},
-                 {&s->stop, 1},
-                 {&s->norm, 1},
-                 {&s->factor, 1}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        *parts[i].part = kbuf_slice(s->tally, at, parts[i].count);
-        at += parts[i].count;
+    size_t at = (size_t)s->n_tensors + (size_t)s->n_samples;
+    s->sums = kbuf_slice(s->tally, 0, (size_t)s->n_tensors);
+    s->losses = kbuf_slice(s->tally, (size_t)s->n_tensors, (size_t)s->n_samples);
+    for (int i = 0; i < STEP_WORDS; i++) {
+        bool by_rank = i < STEP_BY_RANK;
+        s->word[i] = kbuf_slice(s->tally, at + (by_rank ? (size_t)s->mesh->rank : 0), 1);
+        at += by_rank ? (size_t)s->world : 1;
     }
-    s->reduced = kbuf_slice(s->tally, 0, at - 2);
+    s->reduced = kbuf_slice(s->tally, 0, at);
+    s->norm = kbuf_slice(s->tally, at, 1);
+    s->factor = kbuf_slice(s->tally, at + 1, 1);
 }
 
 int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct mesh *mesh,
@@ -57,7 +52,8 @@ int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct
                        .n_tensors = model_count(&plan->model),
                        .n_samples = (int)plan->training.global_batch,
                        .world = mesh->world};
-    size_t count = (size_t)s->n_tensors + (size_t)s->n_samples + 2 * (size_t)s->world + 3;
+    size_t count = (size_t)s->n_tensors + (size_t)s->n_samples + STEP_BY_RANK * (size_t)s->world +
+                   (STEP_WORDS - STEP_BY_RANK) + 2;
     if (kernels_alloc(k, K_F64, count, &s->tally, err) ||
         kernels_alloc(k, K_F64, KSTEP_COUNT, &s->values, err) ||
         kernels_alloc(k, K_F64, (size_t)plan->training.microbatch, &s->spare_losses, err))
@@ -87,16 +83,15 @@ int step_begin(struct step *s, struct kstream *stream, int64_t number, const str
     h->values[KSTEP_LR] = plan_lr(t, number);
     h->values[KSTEP_CORRECTION1] = 1 - pow(t->beta1, (double)(number + 1));
     h->values[KSTEP_CORRECTION2] = 1 - pow(t->beta2, (double)(number + 1));
-    size_t rank = (size_t)s->mesh->rank;
-    h->finished = (double)(word->finished + 1);
-    h->copied = (double)word->copied;
-    h->stop = word->stop ? 1 : 0;
+    h->word[STEP_FINISHED] = (double)(word->finished + 1);
+    h->word[STEP_COPIED] = (double)word->copied;
+    h->word[STEP_STALL] = word->stall_s;
+    h->word[STEP_WRITE] = word->write_s;
+    h->word[STEP_EVERY] = (double)word->every;
+    h->word[STEP_STOP] = word->stop ? 1 : 0;
     KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->values, .host = h->values);
-    KSUBMIT(s->k, stream, UPLOAD, upload, .out = kbuf_slice(s->finished, rank, 1),
-            .host = &h->finished);
-    KSUBMIT(s->k, stream, UPLOAD, upload, .out = kbuf_slice(s->copied, rank, 1),
-            .host = &h->copied);
-    KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->stop, .host = &h->stop);
+    for (int i = 0; i < STEP_WORDS; i++)
+        KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->word[i], .host = &h->word[i]);
     kernels_event_record(s->k, h->filled, stream);
     return 0;
 }
@@ -210,25 +205,42 @@ static void read_copied(const double *copied, int world, struct step_result *out
         }
 }
 
+static double least_of(const double *values, int n)
+{
+    double least = values[0];
+    for (int i = 1; i < n; i++)
+        least = fmin(least, values[i]);
+    return least;
+}
+
+static double most_of(const double *values, int n)
+{
+    double most = values[0];
+    for (int i = 1; i < n; i++)
+        most = fmax(most, values[i]);
+    return most;
+}
+
 int step_collect(struct step *s, int64_t number, struct step_result *out, struct err *err)
 {
     struct step_host *h = &s->host[number & 1];
     if (kernels_event_sync(s->k, h->read, deadline(s), err))
         return -1;
-    const double *losses = h->tally + s->n_tensors, *finished = losses + s->n_samples;
-    const double *copied = finished + s->world, *stop = copied + s->world;
-    double sum = 0, least = finished[0];
+    const double *losses = h->tally + s->n_tensors, *words = losses + s->n_samples;
+    const double *once = words + STEP_BY_RANK * s->world; /* entries that are there once */
+    double sum = 0;
     for (int i = 0; i < s->n_samples; i++)
         sum += losses[i];
-    for (int i = 1; i < s->world; i++)
-        least = fmin(least, finished[i]);
     *out = (struct step_result){
         .loss = sum / ((double)s->n_samples * (double)s->plan->training.sequence),
-        .norm = stop[1],
-        .finished = (int64_t)least - 1,
-        .stop = stop[0] > 0,
+        .norm = once[STEP_WORDS - STEP_BY_RANK],
+        .finished = (int64_t)least_of(words + STEP_FINISHED * s->world, s->world) - 1,
+        .stall_s = most_of(words + STEP_STALL * s->world, s->world),
+        .write_s = most_of(words + STEP_WRITE * s->world, s->world),
+        .every = (int64_t)once[STEP_EVERY - STEP_BY_RANK],
+        .stop = once[STEP_STOP - STEP_BY_RANK] > 0,
     };
-    read_copied(copied, s->world, out);
+    read_copied(words + STEP_COPIED * s->world, s->world, out);
     return 0;
 }
 

@@ -9,6 +9,9 @@
  *   [world]         1 + newest step of which this rank's checkpoint file is durable; 0: none
  *   [world]         how this rank's copy to the shared folder stands: 1 + its step when it is
  *                   durable, minus that when it failed, 0 else
+ *   [world]         seconds that the newest checkpoint held this rank
+ *   [world]         seconds from there until its file was durable; 0: none is
+ *   [1]             steps between checkpoints, as rank 0 decides; 0: not decided
  *   [1]             how many ranks were asked to stop
  *   [2]             norm and clip factor, written by the device after the reduction
  *
@@ -20,6 +23,18 @@
 
 #include "comm/mesh.h"
 #include "train/state.h"
+
+/* What a rank tells the others: entries of the tally, in this order. */
+enum step_tells {
+    STEP_FINISHED,
+    STEP_COPIED,
+    STEP_STALL,
+    STEP_WRITE,
+    STEP_BY_RANK, /* those before have an entry for each rank */
+    STEP_EVERY = STEP_BY_RANK,
+    STEP_STOP,
+    STEP_WORDS
+};
 
 /* Called before the update is submitted: what comes on the stream changes the state. -1 with err
  * ends the step. */
@@ -36,16 +51,17 @@ struct step {
     const struct mesh *mesh;
     struct state *state;
     int n_tensors, n_samples, world;
-    struct kbuf tally;   /* f64, as above */
-    struct kbuf reduced; /* the part of it that is summed over ranks */
-    struct kbuf sums, losses, finished, copied, stop, norm, factor; /* parts of it */
-    struct kbuf values;                                             /* f64 (KSTEP_COUNT) */
+    struct kbuf tally;                      /* f64, as above */
+    struct kbuf reduced;                    /* the part of it that is summed over ranks */
+    struct kbuf sums, losses, norm, factor; /* parts of it */
+    struct kbuf word[STEP_WORDS];           /* likewise: where this rank's words go */
+    struct kbuf values;                     /* f64 (KSTEP_COUNT) */
     struct kbuf spare_losses; /* f64 (microbatch): where ranks that do not report put theirs */
     struct step_host {
         double *tally; /* as the device's */
         double values[KSTEP_COUNT];
-        double finished, copied, stop;
-        struct kevent *filled; /* the device has read values, finished, copied, stop */
+        double word[STEP_WORDS];
+        struct kevent *filled; /* the device has read values and words */
         struct kevent *read;   /* the tally is here */
     } host[2];
     int64_t number; /* of the step that runs now, 0-based */
@@ -53,9 +69,11 @@ struct step {
 
 /* What a rank has to tell the others. */
 struct step_word {
-    int64_t finished; /* newest checkpoint step durable here, -1: none */
-    int64_t copied;   /* as in the tally */
-    bool stop;        /* asked to stop */
+    int64_t finished;        /* newest checkpoint step durable here, -1: none */
+    int64_t copied;          /* as in the tally */
+    double stall_s, write_s; /* likewise */
+    int64_t every;           /* likewise; rank 0 */
+    bool stop;               /* asked to stop */
 };
 
 /* What the ranks learnt of one step. */
@@ -65,7 +83,9 @@ struct step_result {
     int64_t finished; /* newest checkpoint step durable on all ranks, -1: none */
     int64_t copied;   /* as in the tally, once no rank's is 0: what all have, or the failed one's */
     int copied_rank;  /* the first with that */
-    bool stop;        /* somebody was asked to stop */
+    double stall_s, write_s; /* the most that any rank has */
+    int64_t every;           /* as in the tally */
+    bool stop;               /* somebody was asked to stop */
 };
 
 int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct mesh *mesh,

@@ -294,6 +294,14 @@ static void test_checkpoint(void **state)
         {MODEL "checkpoint:\n  every: 10\n",
          "p.yaml:5:3: checkpoint.every is 10, but there is no folder to write to: give "
          "checkpoint.local or checkpoint.shared"},
+        {MODEL "checkpoint:\n  every: auto\n",
+         "p.yaml:5:3: checkpoint.every is auto, but there is no folder to write to: give "
+         "checkpoint.local or checkpoint.shared"},
+        {MODEL "checkpoint:\n  every: often\n",
+         "p.yaml:5:3: checkpoint.every is often: use a whole number from 0 to 1000000000, or "
+         "auto"},
+        {MODEL "checkpoint:\n  every: -1\n",
+         "p.yaml:5:3: checkpoint.every is -1: use a whole number from 0 to 1000000000, or auto"},
         {MODEL "checkpoint:\n  redundancy: xor\n",
          "p.yaml:5:3: checkpoint.redundancy guards local checkpoints, but checkpoint.local is not "
          "given: use none, or give it"},
