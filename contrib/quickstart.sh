@@ -23,7 +23,7 @@ for arg in "$@"; do
     --keep) keep=yes ;;
     --short)
         # Enough to cross a checkpoint, a loss and a restore; too short for the loss to get far.
-        plan_change=,training.steps=60,training.warmup_steps=10,training.val_batches=1,checkpoint.every=20
+        plan_change=,training.steps=80,training.warmup_steps=10,training.val_batches=1,checkpoint.every=20
         kill_node_after=25
         kill_run_after=45
         target=3.2
@@ -88,16 +88,17 @@ reach() {
 reach $kill_node_after "node n1 is killed, as if the machine had lost power"
 "$cluster" kill n1
 reach $kill_run_after "the whole run is killed: srun gets SIGKILL, and Slurm ends what it left"
-"$cluster" revive n1 || die "node n1 did not come back"
 kill_srun() {
-    local p=$1
+    local p=$1 list
     while [ -n "$p" ] && [ "$(cat "/proc/$p/comm" 2>/dev/null)" != srun ]; do
-        read -r p _ <"/proc/$p/task/$p/children"
+        list=$(cat "/proc/$p/task/$p/children" 2>/dev/null)
+        p=${list%% *}
     done
     [ -n "$p" ] && kill -KILL "$p"
 }
 kill_srun $srun_pid || die "there is no srun to kill: see above"
 { wait $srun_pid; } 2>/dev/null && die "the run ended well although it was killed: that is a bug"
+"$cluster" revive n1 || die "node n1 did not come back"
 
 say "5/6 the same command again, with --gtrain-restore=latest"
 submit --gtrain-restore=latest || die "the restored run failed: see above"

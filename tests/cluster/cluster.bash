@@ -96,9 +96,10 @@ last_job() {
 
 # The srun at the end of a chain of shells and timeouts.
 srun_of() { # PID
-    local p=$1
-    while [ -n "$p" ] && [ "$(cat "/proc/$p/comm")" != srun ]; do
-        read -r p _ <"/proc/$p/task/$p/children"
+    local p=$1 list
+    while [ -n "$p" ] && [ "$(cat "/proc/$p/comm" 2>/dev/null)" != srun ]; do
+        list=$(cat "/proc/$p/task/$p/children" 2>/dev/null)
+        p=${list%% *}
     done
     echo "$p"
 }
