@@ -19,6 +19,7 @@
 #include "launch/message.h"
 #include "launch/peers.h"
 #include "launch/runlog.h"
+#include "launch/similar.h"
 #include "launch/takeover.h"
 
 enum {
@@ -209,7 +210,7 @@ static void tell_srun(struct coordinator *c, const char *format, ...)
         runlog_line(&c->log, "srun cannot be told: %m");
 }
 
-static void send_assignment(struct coordinator *c, struct peer *peer)
+static void send_assignment(struct coordinator *c, struct peer *peer, int spares)
 {
     const struct run_node *node = &c->run.nodes[peer->node];
     const struct run_node *master = &c->run.nodes[run_find_node_rank(&c->run, 0)];
@@ -225,7 +226,7 @@ static void send_assignment(struct coordinator *c, struct peer *peer)
         .world = (uint32_t)c->run.world,
         .local_world = (uint32_t)o->run.shape.tasks,
         .node_rank = node->node_rank,
-        .spares = (uint32_t)run_spares(&c->run),
+        .spares = (uint32_t)spares,
         .heartbeat_ms = (uint32_t)o->run.heartbeat_ms,
         .patience_ms = (uint32_t)o->run.patience_ms,
         .master_port = master->info.port,
@@ -244,12 +245,13 @@ static void send_assignment(struct coordinator *c, struct peer *peer)
 /* Everybody's part in the generation that begins. */
 static void assign_all(struct coordinator *c)
 {
+    int spares = run_spares(&c->run);
     c->generation = c->run.config.generation;
     runlog_placement(&c->log, c->options.run_dir, &c->run);
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
         if (p->stage == PEER_NODE && c->run.nodes[p->node].state == RUN_NODE_UP)
-            send_assignment(c, p);
+            send_assignment(c, p, spares);
     }
 }
 
@@ -348,7 +350,7 @@ static void take_register(struct coordinator *c, struct peer *peer, const struct
                 info.generation || old ? "came back" : "registered", peer->from, info.local_tasks,
                 info.cores, *info.topology ? info.topology : "none");
     if (c->run.phase != RUN_GATHERING && info.generation != c->run.config.generation)
-        send_assignment(c, peer); /* it did not hear the newest */
+        send_assignment(c, peer, run_spares(&c->run)); /* it did not hear the newest */
 }
 
 /* ---- about ranks ---- */
@@ -392,7 +394,7 @@ static int take_exchange(struct coordinator *c, struct peer *peer, const struct 
         return -1;
     if (x->blobs[rank])
         return 0;
-    if (x->bytes + bytes + 4 * (size_t)c->run.world > WIRE_MAX_BYTES - 64) {
+    if (x->bytes + bytes + SIMILAR_MORE_BYTES * (size_t)c->run.world > WIRE_MAX_BYTES - 64) {
         run_stop(&c->run, 1, "the ranks' addresses are too long for one exchange", clock_ms());
         return 0;
     }

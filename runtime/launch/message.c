@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launch/similar.h"
+
 struct wire_frame *message_plain(enum message_type type)
 {
     return wire_frame_new((uint16_t)type);
@@ -302,7 +304,7 @@ struct wire_frame *message_exchanged(uint32_t turn, uint32_t world, void *const 
     wire_put_u32(f, turn);
     wire_put_u32(f, world);
     for (uint32_t i = 0; i < world; i++)
-        wire_put_bytes(f, blobs[i], bytes[i]);
+        similar_put(f, blobs[i], bytes[i], i ? blobs[i - 1] : NULL, i ? bytes[i - 1] : 0);
     return f;
 }
 
@@ -313,18 +315,12 @@ int message_get_exchanged(const struct wire_message *m, uint32_t *turn, uint32_t
     *turn = wire_get_u32(&r);
     if (wire_get_u32(&r) != world)
         return -1;
+    size_t left = WIRE_MAX_BYTES;
     memset(blobs, 0, world * sizeof *blobs);
     for (uint32_t i = 0; i < world && !r.bad; i++) {
-        const unsigned char *at = wire_get_bytes(&r, MESSAGE_BLOB_BYTES, &bytes[i]);
-        unsigned char *copy = malloc(bytes[i] + 1);
-        if (!copy) {
-            r.bad = 1;
-            break;
-        }
-        if (bytes[i])
-            memcpy(copy, at, bytes[i]);
-        copy[bytes[i]] = 0;
-        blobs[i] = copy;
+        size_t most = left < MESSAGE_BLOB_BYTES ? left : MESSAGE_BLOB_BYTES;
+        blobs[i] = similar_get(&r, most, i ? blobs[i - 1] : NULL, i ? bytes[i - 1] : 0, &bytes[i]);
+        left -= bytes[i];
     }
     if (!wire_done(&r))
         return 0;

@@ -486,18 +486,19 @@ static void find_lost(struct run *run, int64_t now)
     for (int i = 0; i < run->n_nodes; i++) {
         struct run_node *node = &run->nodes[i];
         int64_t silent_ms = now - node->heard;
-        char why[128];
-        snprintf(why, sizeof why, "%s for %.1f s",
-                 node->state == RUN_NODE_SUSPECT ? "its connection broke and was not made again"
-                                                 : "it is silent",
-                 (double)run->config.patience_ms / 1000);
         if (node->state != RUN_NODE_UP && node->state != RUN_NODE_SUSPECT)
             continue;
         /* All at once is our own network, until broken connections stay away for long. */
         int long_gone = node->state == RUN_NODE_SUSPECT &&
                         now - node->heard > ALONE_PATIENCES * run->config.patience_ms;
-        if ((!all && silent(run, node, now)) || long_gone)
-            lose(run, i, why, silent_ms, now);
+        if ((all || !silent(run, node, now)) && !long_gone)
+            continue;
+        char why[128];
+        snprintf(why, sizeof why, "%s for %.1f s",
+                 node->state == RUN_NODE_SUSPECT ? "its connection broke and was not made again"
+                                                 : "it is silent",
+                 (double)run->config.patience_ms / 1000);
+        lose(run, i, why, silent_ms, now);
     }
 }
 
@@ -505,7 +506,8 @@ void run_tick(struct run *run, int64_t now)
 {
     if (run->phase == RUN_ENDED)
         return;
-    find_lost(run, now);
+    if (now != run->last_tick) /* with thousands of nodes there are many ticks in a millisecond */
+        find_lost(run, now);
     run->last_tick = now;
     if (run->phase == RUN_GATHERING && run->n_nodes && !run->cause &&
         now - run->first_node > RUN_GATHER_MS) {

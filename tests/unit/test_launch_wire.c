@@ -16,6 +16,7 @@
 #include "launch/agent.h"
 #include "launch/message.h"
 #include "launch/rundir.h"
+#include "launch/similar.h"
 
 static void pair(struct wire *a, struct wire *b, size_t limit)
 {
@@ -235,6 +236,95 @@ static void exchanged_blobs(void **state)
     wire_close(&b);
 }
 
+/* A blob is told by how it differs from the one before: by hand, and bounded. */
+static void similar_blobs(void **state)
+{
+    (void)state;
+    struct wire a, b;
+    struct wire_message m;
+    /* turn, world; 9 bytes, 0 as before, 9 new; 10 bytes, 4 as before, "X" new, 4 as before, "j".
+     */
+    static const unsigned char expected[] = "\4\0\0\0\2\0\0\0"
+                                            "\x9\0\x9"
+                                            "abcdefghi"
+                                            "\xa\4\1X\4\1j";
+    void *in[2] = {"abcdefghi", "abcdXfghij"};
+    size_t lengths[2] = {9, 10};
+    pair(&a, &b, WIRE_MAX_BYTES);
+    pass(&a, &b, message_exchanged(4, 2, in, lengths), &m);
+    assert_int_equal(m.bytes, sizeof expected - 1);
+    assert_memory_equal(m.payload, expected, m.bytes);
+    wire_close(&a);
+    wire_close(&b);
+}
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525 + 1013904223;
+    return *state >> 8;
+}
+
+/* Each blob is the one before with some bytes changed, and longer or shorter. */
+static void many_similar_blobs(void **state)
+{
+    enum { WORLD = 300, MOST = 700 };
+    static unsigned char bytes[WORLD][MOST];
+    void *in[WORLD], *out[WORLD];
+    size_t lengths[WORLD], got[WORLD], all = 0;
+    uint32_t random = 7, turn;
+    (void)state;
+    for (int i = 0; i < WORLD; i++) {
+        memcpy(bytes[i], bytes[i ? i - 1 : 0], MOST);
+        for (uint32_t k = next_random(&random) % 40; k; k--)
+            bytes[i][next_random(&random) % MOST] = (unsigned char)next_random(&random);
+        in[i] = bytes[i];
+        lengths[i] = i % 17 ? MOST - next_random(&random) % (i % 5 ? 3 : MOST) : 0;
+        all += lengths[i] + SIMILAR_MORE_BYTES;
+    }
+    struct wire a, b;
+    struct wire_message m;
+    pair(&a, &b, WIRE_MAX_BYTES);
+    pass(&a, &b, message_exchanged(1, WORLD, in, lengths), &m);
+    assert_true(m.bytes < all / 2);
+    assert_int_equal(message_get_exchanged(&m, &turn, WORLD, out, got), 0);
+    for (int i = 0; i < WORLD; i++) {
+        assert_int_equal(got[i], lengths[i]);
+        assert_memory_equal(out[i], in[i], got[i]);
+        free(out[i]);
+    }
+    wire_close(&a);
+    wire_close(&b);
+}
+
+static void bad_similar_blobs(void **state)
+{
+    static const struct {
+        const char *name, *bytes;
+        size_t n;
+    } bad[] = {
+        {"longer than allowed",
+         "\x9\0\x9"
+         "abcdefghi",
+         12},
+        {"a number without end", "\x80\x80\x80\x80\x80\x80\x80", 7},
+        {"a pair of nothing", "\4\0\0\0\4abcd", 9},
+        {"more than its length", "\4\0\5abcde", 8},
+        {"more than the one before", "\6\4\2ab", 5},
+        {"behind the one before", "\6\0\4abcd\2\0", 9},
+        {"cut", "\4\0\4abc", 6},
+        {"empty", "", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct wire_message m = {.payload = (const unsigned char *)bad[i].bytes, .bytes = bad[i].n};
+        struct wire_reader r = wire_reader(&m);
+        size_t got;
+        void *blob = similar_get(&r, 8, "old", 3, &got);
+        if (blob || !r.bad || got)
+            fail_msg("%s: taken", bad[i].name);
+    }
+}
+
 static void tasks_per_node(void **state)
 {
     (void)state;
@@ -321,11 +411,19 @@ static void locks_and_epochs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(proof_is_hmac_sha256),     cmocka_unit_test(secrets_as_text),
-        cmocka_unit_test(cut_messages_are_refused), cmocka_unit_test(damaged_messages_do_no_harm),
-        cmocka_unit_test(long_lengths_are_refused), cmocka_unit_test(big_messages_in_pieces),
-        cmocka_unit_test(exchanged_blobs),          cmocka_unit_test(tasks_per_node),
-        cmocka_unit_test(hidden_variables),         cmocka_unit_test(locks_and_epochs),
+        cmocka_unit_test(proof_is_hmac_sha256),
+        cmocka_unit_test(secrets_as_text),
+        cmocka_unit_test(cut_messages_are_refused),
+        cmocka_unit_test(damaged_messages_do_no_harm),
+        cmocka_unit_test(long_lengths_are_refused),
+        cmocka_unit_test(big_messages_in_pieces),
+        cmocka_unit_test(similar_blobs),
+        cmocka_unit_test(many_similar_blobs),
+        cmocka_unit_test(bad_similar_blobs),
+        cmocka_unit_test(exchanged_blobs),
+        cmocka_unit_test(tasks_per_node),
+        cmocka_unit_test(hidden_variables),
+        cmocka_unit_test(locks_and_epochs),
     };
     return cmocka_run_group_tests_name("launch_wire", tests, NULL, NULL);
 }
