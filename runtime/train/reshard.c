@@ -22,6 +22,11 @@ static bool near(const struct reshard *r, int file, int rank)
     return server < 0 || !strcmp(r->ranks[server].node, r->ranks[rank].node);
 }
 
+int reshard_reader(const struct reshard *r, int file, int rank)
+{
+    return near(r, file, rank) ? rank : r->server[file];
+}
+
 void reshard_servers(const struct reshard_rank *ranks, int world, const struct ckpt_place *places,
                      int n_files, int *server)
 {

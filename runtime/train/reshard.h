@@ -1,10 +1,10 @@
 /* reshard.h - a checkpoint's files to the ranks that need them, whatever layout wrote them.
  *
- * Every file has a rank that serves it: one on the node it lies on. A file on a node that has no
- * rank is one that all nodes see (the shared folder); each rank reads it itself. What the files
- * hold is exchanged once, a table for each way of cutting, so replicas cost nothing. Then each rank
- * knows by itself where its slices are. A rank whose very slices are in a file at hand reads that
- * file whole (`whole`); any other asks for pieces.
+ * A rank reads the files of its own node itself. To ranks elsewhere one of the node's ranks serves
+ * each. A file on a node that has no rank is one that all nodes see (the shared folder). What the
+ * files hold is exchanged once, a table for each way of cutting, so replicas cost nothing. Then
+ * each rank knows by itself where its slices are. A rank whose very slices are in a file at hand
+ * reads that file whole (`whole`); any other asks for pieces.
  *
  * Pieces move in rounds. In round x rank r meets rank r ^ x and nobody else, so each is busy with
  * one other, all of them at once, and nobody waits in a circle. In a meeting the lower rank asks
@@ -79,6 +79,9 @@ void reshard_close(struct reshard *r);
 /* Which rank serves each file: those of its node take turns. nodes: the ranks'. Pure. */
 void reshard_servers(const struct reshard_rank *ranks, int world, const struct ckpt_place *places,
                      int n_files, int *server);
+
+/* Who reads a file for a rank: itself where it lies at hand, else the file's server. Pure. */
+int reshard_reader(const struct reshard *r, int file, int rank);
 
 /* The file of a cut that this rank had best read: its own, one of its node, else replicas take
  * turns. -1: none. Pure. */

@@ -116,11 +116,10 @@ static bool asks(const struct reshard *r, int rank)
     return r->whole[rank] < 0;
 }
 
-/* This rank has the piece from that server. */
-static bool is_from(const struct reshard *r, const struct ckpt_piece *piece, int server)
+/* This rank has the piece from that one. */
+static bool is_from(const struct reshard *r, const struct ckpt_piece *piece, int rank)
 {
-    int s = r->server[piece->source];
-    return s == server || (s < 0 && server == r->mesh->rank);
+    return reshard_reader(r, piece->source, r->mesh->rank) == rank;
 }
 
 static int take_local(struct move *m, struct err *err)

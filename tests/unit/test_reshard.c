@@ -17,6 +17,7 @@
 
 #include "ckpt.h"
 #include "runs.h"
+#include "train/reshard.h"
 #include "train_rig.h"
 
 enum { STEPS = 8, HALF = 4, LAYOUTS = 12 };
@@ -311,6 +312,41 @@ static void holes_and_misfits_are_said(void **state)
         says(&want, bad[i], "is no tensor");
 }
 
+/* Five ranks on nodes a, a, b, b, c; files on a, b, b, d (which has no rank), a. */
+static void who_serves_and_who_reads(void **state)
+{
+    (void)state;
+    static const char *const nodes[] = {"a", "a", "b", "b", "c"};
+    static const char *const at[] = {"a", "b", "b", "d", "a"};
+    static const int wanted[] = {0, 2, 3, -1, 0};
+    struct reshard_rank ranks[5] = {0};
+    struct reshard_file files[5] = {0};
+    struct ckpt_place places[5] = {0};
+    int server[5];
+    for (int i = 0; i < 5; i++) {
+        snprintf(ranks[i].node, sizeof ranks[i].node, "%s", nodes[i]);
+        places[i].node = (char *)at[i];
+        files[i].cut = i < 3 ? 7 : 8;
+    }
+    reshard_servers(ranks, 5, places, 5, server);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(server[i], wanted[i]);
+
+    struct ckpt_decision decision = {.world = 5, .places = places};
+    struct reshard r = {.decision = &decision, .ranks = ranks, .files = files, .server = server};
+    assert_int_equal(reshard_reader(&r, 0, 1), 1); /* on its own node */
+    assert_int_equal(reshard_reader(&r, 0, 2), 0);
+    assert_int_equal(reshard_reader(&r, 3, 4), 4); /* seen by all */
+    /* of files 0, 1, 2, which are cut alike: its own number, its node's, or in turn */
+    assert_int_equal(reshard_nearest(&r, 0, 7), 0);
+    assert_int_equal(reshard_nearest(&r, 1, 7), 0);
+    assert_int_equal(reshard_nearest(&r, 2, 7), 2);
+    assert_int_equal(reshard_nearest(&r, 3, 7), 1);
+    assert_int_equal(reshard_nearest(&r, 4, 7), 0);
+    assert_int_equal(reshard_nearest(&r, 4, 8), 3);
+    assert_int_equal(reshard_nearest(&r, 0, 9), -1);
+}
+
 static uint64_t next_random(uint64_t *s, uint64_t below)
 {
     *s = *s * 6364136223846793005u + 1442695040888963407u;
@@ -427,6 +463,7 @@ int main(void)
         cmocka_unit_test(pieces_by_hand),
         cmocka_unit_test(holes_and_misfits_are_said),
         cmocka_unit_test(random_boxes),
+        cmocka_unit_test(who_serves_and_who_reads),
         cmocka_unit_test(any_layout_into_another),
         cmocka_unit_test(any_layout_into_another_tied),
         cmocka_unit_test(a_run_changes_its_layout_twice),
