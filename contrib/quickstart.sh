@@ -23,7 +23,7 @@ for arg in "$@"; do
     --keep) keep=yes ;;
     --short)
         # Enough to cross a checkpoint, a loss and a restore; too short for the loss to get far.
-        plan_change=,training.steps=80,training.warmup_steps=10,training.val_batches=1,checkpoint.every=20
+        plan_change=,training.steps=120,training.warmup_steps=10,training.val_batches=1,checkpoint.every=20
         kill_node_after=25
         kill_run_after=45
         target=3.2
