@@ -45,16 +45,15 @@ install_packages() {
 build() {
     local dir=$1
     shift
+    # A folder whose configure was cut short, or was for something else, is no base to build on.
+    [ "$(cat "$dir/config.done" 2>/dev/null)" = "$*" ] || rm -rf "$dir"
     mkdir -p "$dir"
     if ! {
         { [ -x "$root/configure" ] && [ "$root/configure" -nt "$root/configure.ac" ]; } ||
             "$root/autogen.sh"
         cd "$dir"
-        # A configure that was cut short leaves no usable Makefile: start it again.
-        if [ ! -f config.done ] || [ "$(cat config.done)" != "$*" ]; then
-            rm -f config.done
-            "$root/configure" "$@" && printf '%s' "$*" >config.done
-        fi && make -j"$(nproc)"
+        { [ -f config.done ] || { "$root/configure" "$@" && printf '%s' "$*" >config.done; }; } &&
+            make -j"$(nproc)"
     } >"$dir/build.log" 2>&1; then
         grep -nE 'error|Error|warning' "$dir/build.log" | head -n 20 >&2
         tail -n 5 "$dir/build.log" >&2
