@@ -28,6 +28,10 @@ int train_check(const struct plan *plan, struct err *err)
         return plan_error(plan, "checkpoint.redundancy", err,
                           "checkpoint.redundancy: this version writes local checkpoints only: use "
                           "none");
+    if (plan->resilience.shrink)
+        return plan_error(plan, "resilience.shrink", err,
+                          "resilience.shrink: this version does not go on with fewer replicas yet: "
+                          "use false");
     return 0;
 }
 
