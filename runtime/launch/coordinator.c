@@ -48,6 +48,7 @@ struct coordinator {
     uint32_t generation; /* that the nodes have been told of, 0: none yet */
     int recovering;      /* it began with a takeover whose phases are not told yet */
     int64_t next_beat;
+    int64_t walked;    /* when all peers were last looked at */
     int64_t srun_gone; /* when; 0: it is there */
     int64_t leave_by;  /* after the end; INT64_MAX before */
 };
@@ -586,6 +587,17 @@ static void turn(struct coordinator *c, int64_t deadline)
     }
 }
 
+/* What is to be done with all peers, once a millisecond at most: thousands of nodes that start or
+ * finish make many turns in one. Returns when to look again. */
+static int64_t walk_peers(struct coordinator *c, int64_t now)
+{
+    if (now == c->walked)
+        return now + 1;
+    c->walked = now;
+    dismiss_lost(c);
+    return peers_sweep(&c->peers, now);
+}
+
 /* Time passes. Returns when the next turn has to be over. */
 static int64_t tick(struct coordinator *c)
 {
@@ -597,17 +609,17 @@ static int64_t tick(struct coordinator *c)
         place_all(c);
     if (c->generation && c->generation != c->run.config.generation)
         take_over(c);
-    dismiss_lost(c);
+    int64_t walk = walk_peers(c, now);
     beat(c, now);
     if (c->run.phase == RUN_ENDED && c->leave_by == INT64_MAX) {
         announce_end(c);
         c->leave_by = now + LINGER_MS;
     }
-    int64_t sweep = peers_sweep(&c->peers, now), next = run_next_tick(&c->run, now);
+    int64_t next = run_next_tick(&c->run, now);
     if (c->srun_gone && c->run.phase != RUN_ENDED && next > c->srun_gone + SRUN_GONE_MS + 1)
         next = c->srun_gone + SRUN_GONE_MS + 1;
-    if (sweep < next)
-        next = sweep;
+    if (walk < next)
+        next = walk;
     return c->leave_by < next ? c->leave_by : next;
 }
 

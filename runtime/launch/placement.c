@@ -473,35 +473,80 @@ static int crosses(const struct placement_node *a, const struct placement_node *
     return a && b && placement_distance(a, b) > 1;
 }
 
-struct placement_cost placement_cost(const struct placement_node *nodes, int n,
-                                     const struct placement_shape *s, const int *node_rank)
+/* The node of every rank, NULL where none has it; malloc'ed, NULL when memory is out. */
+static const struct placement_node **seats(const struct placement_node *nodes, int n,
+                                           const struct placement_shape *s, const int *node_rank)
 {
-    struct placement_cost cost = {0, 0, 0};
-    int world = s->inner * s->pipeline * s->data, replica = s->inner * s->pipeline;
+    int world = s->inner * s->pipeline * s->data;
     const struct placement_node **at = calloc((size_t)world, sizeof *at);
     for (int i = 0; at && i < n; i++)
         for (int k = 0; node_rank[i] >= 0 && k < s->tasks; k++)
             at[node_rank[i] * s->tasks + k] = &nodes[i];
+    return at;
+}
+
+/* Between a rank and the next one of each kind. */
+static int inner_cost(const struct placement_node *const *at, const struct placement_shape *s,
+                      int r)
+{
+    return r % s->inner + 1 < s->inner && crosses(at[r], at[r + 1]);
+}
+
+static int pipeline_cost(const struct placement_node *const *at, const struct placement_shape *s,
+                         int r)
+{
+    int replica = s->inner * s->pipeline;
+    return r % replica + s->inner < replica && crosses(at[r], at[r + s->inner]);
+}
+
+static int data_cost(const struct placement_node *const *at, const struct placement_shape *s, int r)
+{
+    int replica = s->inner * s->pipeline;
+    return s->data > 1 && crosses(at[r], at[(r + replica) % (replica * s->data)]);
+}
+
+struct placement_cost placement_cost(const struct placement_node *nodes, int n,
+                                     const struct placement_shape *s, const int *node_rank)
+{
+    struct placement_cost cost = {0, 0, 0};
+    int world = s->inner * s->pipeline * s->data;
+    const struct placement_node **at = seats(nodes, n, s, node_rank);
     for (int r = 0; at && r < world; r++) {
-        if (r % s->inner + 1 < s->inner)
-            cost.inner += crosses(at[r], at[r + 1]);
-        if (r % replica + s->inner < replica)
-            cost.pipeline += crosses(at[r], at[r + s->inner]);
-        if (s->data > 1)
-            cost.data += crosses(at[r], at[(r + replica) % world]);
+        cost.inner += inner_cost(at, s, r);
+        cost.pipeline += pipeline_cost(at, s, r);
+        cost.data += data_cost(at, s, r);
     }
     free(at);
     return cost;
 }
 
-/* What node i would cost as that node rank. */
-static struct placement_cost cost_with(const struct placement_node *nodes, int n,
-                                       const struct placement_shape *shape, int *node_rank, int i,
-                                       int wanted)
+static void sit(const struct placement_node **at, const struct placement_shape *s, int node_rank,
+                const struct placement_node *node)
 {
-    node_rank[i] = wanted;
-    struct placement_cost cost = placement_cost(nodes, n, shape, node_rank);
-    node_rank[i] = -1;
+    for (int k = 0; k < s->tasks; k++)
+        at[node_rank * s->tasks + k] = node;
+}
+
+/* What that node would cost as this node rank, but for what all candidates cost alike: only the
+ * neighbours of its ranks are looked at (and a few more, that are the same for all). */
+static struct placement_cost cost_with(const struct placement_node **at,
+                                       const struct placement_shape *s, int node_rank,
+                                       const struct placement_node *node)
+{
+    struct placement_cost cost = {0, 0, 0};
+    int first = node_rank * s->tasks, end = first + s->tasks, replica = s->inner * s->pipeline;
+    sit(at, s, node_rank, node);
+    for (int r = first > 0 ? first - 1 : 0; r < end; r++)
+        cost.inner += inner_cost(at, s, r);
+    for (int r = first > s->inner ? first - s->inner : 0; r < end; r++)
+        cost.pipeline += pipeline_cost(at, s, r);
+    for (int r = first; r < end; r++) {
+        int before = (r + replica * (s->data - 1)) % (replica * s->data);
+        cost.data += data_cost(at, s, r);
+        if (before < first || before >= end)
+            cost.data += data_cost(at, s, before);
+    }
+    sit(at, s, node_rank, NULL);
     return cost;
 }
 
@@ -512,7 +557,8 @@ int placement_replace(const struct placement_node *nodes, int n,
     int spares = 0;
     for (int i = 0; i < n; i++)
         spares += usable[i] && node_rank[i] == -1;
-    if (spares < n_lost)
+    const struct placement_node **at = NULL;
+    if (spares < n_lost || !(at = seats(nodes, n, shape, node_rank)))
         return -1;
     for (int k = 0; k < n_lost; k++) {
         int best = -1;
@@ -520,7 +566,7 @@ int placement_replace(const struct placement_node *nodes, int n,
         for (int i = 0; i < n; i++) {
             if (!usable[i] || node_rank[i] != -1)
                 continue;
-            struct placement_cost cost = cost_with(nodes, n, shape, node_rank, i, lost[k]);
+            struct placement_cost cost = cost_with(at, shape, lost[k], &nodes[i]);
             const struct placement_node *a = &nodes[i], *b = best < 0 ? NULL : &nodes[best];
             if (b && !cheaper(cost, least) && (cheaper(least, cost) || compare_nodes(&a, &b) > 0))
                 continue;
@@ -528,6 +574,8 @@ int placement_replace(const struct placement_node *nodes, int n,
             least = cost;
         }
         node_rank[best] = lost[k];
+        sit(at, shape, lost[k], &nodes[best]);
     }
+    free(at);
     return 0;
 }

@@ -288,6 +288,56 @@ static void replacements(void **state)
     }
 }
 
+static int cost_order(struct placement_cost a, struct placement_cost b)
+{
+    if (a.inner != b.inner)
+        return a.inner - b.inner;
+    return a.pipeline != b.pipeline ? a.pipeline - b.pipeline : a.data - b.data;
+}
+
+/* Every node lost in turn, in sites of several shapes with their nodes mixed up: no other spare
+ * would have made the whole placement cheaper. */
+static void no_spare_is_cheaper(void **state)
+{
+    (void)state;
+    static const struct placement_shape shapes[] = {{1, 2, 4, 1},  {8, 1, 4, 4}, {4, 2, 4, 4},
+                                                    {16, 1, 2, 4}, {2, 4, 2, 2}, {1, 1, 8, 1},
+                                                    {2, 2, 4, 4},  {1, 8, 1, 1}, {1, 2, 8, 2}};
+    for (size_t c = 0; c < sizeof shapes / sizeof *shapes; c++) {
+        const struct placement_shape *shape = &shapes[c];
+        int used = shape->inner * shape->pipeline * shape->data / shape->tasks;
+        int leaf_nodes[] = {3, 4, 5}, before[MAX_NODES], usable[MAX_NODES];
+        struct site s;
+        build(&s, 1, leaf_nodes, 3);
+        for (int i = 0; i < s.n; i++)
+            before[i] = -1;
+        for (int r = 0; r < used; r++)
+            before[(r * 5 + 2) % s.n] = r;
+        for (int lost = 0; lost < used; lost++) {
+            int after[MAX_NODES], chosen = -1;
+            memcpy(after, before, sizeof after);
+            for (int i = 0; i < s.n; i++) {
+                usable[i] = before[i] != lost;
+                after[i] = usable[i] ? before[i] : -1;
+            }
+            assert_int_equal(placement_replace(s.nodes, s.n, shape, &lost, 1, usable, after), 0);
+            for (int i = 0; i < s.n; i++)
+                chosen = after[i] == lost ? i : chosen;
+            struct placement_cost got = placement_cost(s.nodes, s.n, shape, after);
+            for (int i = 0; i < s.n; i++) {
+                if (!usable[i] || before[i] != -1)
+                    continue;
+                after[chosen] = -1;
+                after[i] = lost;
+                struct placement_cost other = placement_cost(s.nodes, s.n, shape, after);
+                if (cost_order(other, got) < 0)
+                    fail_msg("shape %zu, node rank %d: n%d instead of n%d", c, lost, i, chosen);
+                after[i] = -1;
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +349,7 @@ int main(void)
         cmocka_unit_test(as_good_as_brute_force),
         cmocka_unit_test(regular_tree),
         cmocka_unit_test(replacements),
+        cmocka_unit_test(no_spare_is_cheaper),
     };
     return cmocka_run_group_tests_name("placement", tests, NULL, NULL);
 }
