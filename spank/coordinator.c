@@ -44,6 +44,7 @@ static struct {
     bool listening;
     atomic_bool leaving; /* whoever sets it first, srun or the thread, ends the process */
     bool over;           /* `end` was heard */
+    bool live_line;      /* may stand on the terminal that we print to */
     int status;
     char line[LINE_MAX_BYTES]; /* what has come of the next line */
     size_t have;
@@ -69,6 +70,9 @@ static void hear_line(char *line)
 {
     make_printable(line);
     if (!strncmp(line, "say ", 4)) {
+        /* To the first column, and clear: the rank that drew there draws again below. */
+        if (me.live_line && write(STDERR_FILENO, "\r\033[K", 4) < 0)
+            me.live_line = false;
         slurm_spank_log("gtrain: %s", line + 4);
     } else if (!strncmp(line, "end ", 4)) {
         int status = atoi(line + 4);
@@ -229,10 +233,11 @@ static int talk(int ready, struct contact *contact)
     return 0;
 }
 
-int coordinator_start(char *const argv[], struct contact *contact)
+int coordinator_start(char *const argv[], bool live_line, struct contact *contact)
 {
     int ready[2] = {-1, -1}, life[2] = {-1, -1}, rv = -1;
 
+    me.live_line = live_line && isatty(STDERR_FILENO);
     if (pipe2(ready, O_CLOEXEC) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, life) < 0 ||
         (me.pid = spawn_detached(argv, ready[1], life[1])) < 0) {

@@ -2,6 +2,8 @@
 #ifndef GTRAIN_SPANK_COORDINATOR_H
 #define GTRAIN_SPANK_COORDINATOR_H
 
+#include <stdbool.h>
+
 /* What the nodes need to know of a coordinator that is ready. */
 struct contact {
     char address[256];
@@ -11,9 +13,9 @@ struct contact {
 
 /* Start argv[0] as the coordinator and wait until it is ready (15 s at most). A thread then listens
  * to it: it prints what the coordinator says, and ends srun with the run's status if srun does not
- * end by itself once the run is over. One coordinator per process. Returns 0, or -1 after one line
- * in Slurm's log. */
-int coordinator_start(char *const argv[], struct contact *contact);
+ * end by itself once the run is over. live_line: a line that is redrawn in place may stand where it
+ * prints. One coordinator per process. Returns 0, or -1 after one line in Slurm's log. */
+int coordinator_start(char *const argv[], bool live_line, struct contact *contact);
 
 /* srun ends: tell the coordinator, and wait until it is gone (5 s, then it is killed). Does nothing
  * if none was started. */

@@ -220,7 +220,7 @@ int srun_user_init(struct self *self, spank_t sp)
         args_resolve(&args) < 0)
         return -1;
     build_coordinate(&command, self, &args, nodes, tasks);
-    if (coordinator_start(command.argv, &contact) < 0)
+    if (coordinator_start(command.argv, live_columns(self) > 0, &contact) < 0)
         return -1;
     snprintf(where, sizeof(where), "%s:%s", contact.address, contact.port);
     snprintf(columns, sizeof(columns), "%d", live_columns(self));
