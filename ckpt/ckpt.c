@@ -112,6 +112,25 @@ char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err)
     return text;
 }
 
+int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct err *err)
+{
+    struct done_file done;
+    char name[CKPT_NAME_ROOM];
+    *out = (struct ckpt_place){.bytes = engine_file_bytes(c)};
+    if (get_done(c, step, &done, err))
+        return -1;
+    engine_name(c, NAME_FILE, step, name);
+    out->digest = done.digest;
+    out->node = strdup(c->node);
+    if (asprintf(&out->path, "%s/%s", c->dir, name) < 0)
+        out->path = NULL;
+    if (out->node && out->path)
+        return 0;
+    free(out->node);
+    free(out->path);
+    return err_set(err, "out of memory");
+}
+
 /* Lines a log keeps when it is shortened: those whose files may be there, and some for people. */
 static int log_lines(const struct ckpt *c)
 {

@@ -66,6 +66,8 @@ struct ckpt_options {
     int64_t block_bytes; /* 0: default; multiple of 4096 */
     bool no_uring;       /* use pwrite threads; also taken when io_uring is refused */
     bool holds;          /* ckpt_hold will be used: space for one file more */
+    bool wards;          /* this rank keeps copies of another's files, too (copy.h): */
+    int ward;            /* of this one; retention drops them as its own */
     bool leader;         /* this rank keeps the node's commit log (one rank per node and folder) */
 };
 
@@ -125,6 +127,11 @@ char *ckpt_record(const char *const *claims, int world, struct err *err);
 /* This rank's claim for a finished step: node, path relative to dir, bytes, digest, position. One
  * line, malloc'ed. */
 char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err);
+
+/* Where this rank's file of a finished step is, to be copied elsewhere; what it holds is
+ * malloc'ed (node, path). */
+struct ckpt_place;
+int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct err *err);
 
 /* The run goes on from this committed record (ckpt_decision.record): all ranks call it after
  * ckpt_open. The leader's log gets it where it lacks it, and retention spares its files until

@@ -34,7 +34,8 @@ struct ckpt {
     /* Set by open, then only read. */
     char *dir, *node;
     char run[CKPT_RUN_MAX + 1];
-    int rank, world, keep, held; /* held: 1 where ckpt_hold will be used */
+    int rank, world, keep, ward; /* ward: -1 none */
+    int held; /* held: 1 where ckpt_hold will be used */
     uint32_t epoch, generation;
     uint64_t plan_hash;
     bool leader;

@@ -46,6 +46,7 @@ static int copy_options(struct ckpt *c, const struct ckpt_options *o, const stru
     c->world = o->world;
     c->keep = o->keep;
     c->held = o->holds;
+    c->ward = o->wards ? o->ward : -1;
     c->epoch = o->epoch;
     c->generation = o->generation;
     c->plan_hash = o->plan_hash;
@@ -90,17 +91,22 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
     if (fstatvfs(c->dirfd, &fs))
         return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
-    double needed = (double)(c->keep + 1 + c->held) * (double)engine_file_bytes(c);
+    int files = (c->keep + 1) * (c->ward >= 0 ? 2 : 1) + c->held; /* a ward's are about as long */
+    double needed = (double)files * (double)engine_file_bytes(c);
     for (int i = 0; i < list->n; i++)
-        if (list->entries[i].name.kind == NAME_FILE && list->entries[i].name.rank == c->rank)
+        if (list->entries[i].name.kind == NAME_FILE &&
+            (list->entries[i].name.rank == c->rank || list->entries[i].name.rank == c->ward))
             free_bytes += (double)list->entries[i].bytes;
     if (free_bytes >= needed)
         return 0;
     return err_set(err,
-                   "checkpoint folder %s: rank %d needs %.3f GB (keep + %d = %d files of %.3f GB), "
+                   "checkpoint folder %s: rank %d needs %.3f GB (keep + 1%s: %d files of %.3f GB), "
                    "%.3f GB are free: choose another folder or a lower keep",
-                   c->dir, c->rank, needed / 1e9, 1 + c->held, c->keep + 1 + c->held,
-                   (double)engine_file_bytes(c) / 1e9, free_bytes / 1e9);
+                   c->dir, c->rank, needed / 1e9,
+                   c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
+                   : c->held    ? " + 1"
+                                : "",
+                   files, (double)engine_file_bytes(c) / 1e9, free_bytes / 1e9);
 }
 
 static int prepare_folder(struct ckpt *c, struct err *err)

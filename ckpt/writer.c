@@ -156,7 +156,7 @@ static bool superseded(const struct ckpt *c, const struct commits *commits,
                        const struct ckpt_name *name)
 {
     int age = engine_compare(c, &name->key);
-    bool ours = name->rank == c->rank || (c->leader && age < 0);
+    bool ours = name->rank == c->rank || name->rank == c->ward || (c->leader && age < 0);
     if (!ours || age > 0)
         return false;
     if (name->kind == NAME_FILE)

@@ -231,6 +231,18 @@ int comm_host_recv(struct comm *c, void *data, size_t bytes, int peer, uint32_t 
     return comm_wait(c, &req, err);
 }
 
+int comm_host_exchange(struct comm *c, const void *out, size_t out_bytes, int to, void *in,
+                       size_t in_bytes, int from, uint32_t tag, struct err *err)
+{
+    struct comm_request *sent = NULL, *got = NULL;
+    if (check_tag(tag, err) ||
+        (from >= 0 &&
+         comm_start_recv(c, in, in_bytes, from, wire_tag(WIRE_HOST, tag), &got, err)) ||
+        (to >= 0 && comm_start_send(c, out, out_bytes, to, wire_tag(WIRE_HOST, tag), &sent, err)))
+        return -1; /* what was started is the comm's, which has failed */
+    return comm_wait(c, &got, err) || comm_wait(c, &sent, err) ? -1 : 0;
+}
+
 /* ---- several at once, for collectives ---- */
 
 /* Room for one more request, made before it is started: a started one must not get lost. */

@@ -94,6 +94,10 @@ int comm_host_send(struct comm *c, const void *data, size_t bytes, int peer, uin
                    struct err *err);
 int comm_host_recv(struct comm *c, void *data, size_t bytes, int peer, uint32_t tag,
                    struct err *err);
+/* Both at once, so that ranks which send in a circle do not wait for each other. A peer of -1: that
+ * half is left out. */
+int comm_host_exchange(struct comm *c, const void *out, size_t out_bytes, int to, void *in,
+                       size_t in_bytes, int from, uint32_t tag, struct err *err);
 
 /* Make all waits, here and now and later, fail with `why`. May be called from another thread. */
 void comm_abort(struct comm *c, const char *why);

@@ -10,6 +10,7 @@ struct train_identity {
     int spares;
     uint32_t epoch, generation;
     const char *node;
+    const char *topology; /* its address in the network, "spine.leaf.node"; NULL: not known */
     const char *run_id;
     const char *run_dir; /* NULL: no metrics, no records (tests) */
     const char *restore; /* latest | none | STEP | folder of a run's checkpoints */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 enum { NAME_BYTES = 128 };        /* longest name: prefix, layer number, role */
+enum { TURN_BYTES = 1 << 20 };    /* to a partner between two steps, at least */
 enum { CLAIM_MAX_BYTES = 65536 }; /* a claim is one line: node, path, sizes */
 
 static const char *const part_prefix[KEEPER_PARTS] = {"", "exp_avg.", "exp_avg_sq."};
@@ -89,6 +90,8 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .queue_depth = c->queue_depth,
         .block_bytes = c->block_bytes,
         .holds = keeper->shared.dir[0] != 0,
+        .wards = keeper->partner.from >= 0,
+        .ward = keeper->partner.from,
         .leader = identity->local_rank == 0,
     };
     struct ckpt_io io = keeper_io(keeper);
@@ -147,6 +150,7 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .identity = identity,
                               .shared = {.flight = -1, .copied = -1, .told = -1},
                               .restoring = true,
+                              .partner = {.to = -1, .from = -1, .fd = -1},
                               .committed = -1,
                               .saved = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
@@ -167,6 +171,8 @@ int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err
         return 0;
     if (!keeper->ckpt && (keeper_drain_see(keeper, err) || open_writer(keeper, err)))
         return -1;
+    if (partner_open(&keeper->partner, keeper->dir, err))
+        return -1;
     if (keeper->shared.dir[0] && !keeper->shared.drain && keeper_drain_open(keeper, err))
         return -1;
     return keeper->decision.found ? keeper_fill(keeper, start, err) : 0;
@@ -184,8 +190,44 @@ int keeper_move(struct keeper *keeper, struct err *err)
 
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
 {
+    int64_t copied;
     *step = -1;
-    return keeper->ckpt ? ckpt_finished(keeper->ckpt, step, err) : 0;
+    if (keeper->ckpt && ckpt_finished(keeper->ckpt, step, err))
+        return -1;
+    if (!keeper->partner.copy)
+        return 0;
+    if (ckpt_copy_finished(keeper->partner.copy, &copied, err))
+        return err_prefix(err, "the copy of rank %d's checkpoint", keeper->partner.from);
+    if (copied < *step)
+        *step = copied;
+    return 0;
+}
+
+bool keeper_degraded(const struct keeper *keeper)
+{
+    return keeper->partner.to >= 0 && keeper->identity->generation > 1;
+}
+
+/* So much a step that a file is over well before the next is due. */
+int keeper_turn(struct keeper *keeper, int64_t every, struct err *err)
+{
+    int64_t bytes = TURN_BYTES;
+    if (!keeper->ckpt || keeper->partner.to < 0)
+        return 0;
+    if (every > 0 && 2 * keeper_drain_bytes(keeper) / every > bytes)
+        bytes = 2 * keeper_drain_bytes(keeper) / every;
+    return partner_turn(&keeper->partner, keeper->ckpt, bytes, err);
+}
+
+/* The file saved last is durable here and with the partner's writer. */
+int keeper_settle_copies(struct keeper *keeper, struct err *err)
+{
+    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms;
+    if (keeper->partner.to < 0 || !keeper->saved_here)
+        return 0;
+    if (ckpt_wait(keeper->ckpt, deadline, err))
+        return -1;
+    return partner_settle(&keeper->partner, keeper->ckpt, err);
 }
 
 int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struct err *err)
@@ -228,7 +270,9 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
         return 0;
     int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms, step, stall_ns;
     if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) ||
-        ckpt_wait(keeper->ckpt, deadline, err) || keeper_finished(keeper, &step, err))
+        ckpt_wait(keeper->ckpt, deadline, err) || keeper_settle_copies(keeper, err) ||
+        (keeper->partner.copy && ckpt_copy_wait(keeper->partner.copy, deadline, err)) ||
+        keeper_finished(keeper, &step, err))
         return -1;
     if (step != keeper->saved)
         return err_set(err, "the checkpoint of step %lld was not written",
@@ -240,6 +284,7 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
 
 void keeper_close(struct keeper *keeper, bool orderly)
 {
+    partner_close(&keeper->partner);
     keeper_drain_close(keeper); /* first: it reads what the other may drop */
     if (keeper->ckpt)
         ckpt_close(keeper->ckpt,
@@ -251,6 +296,8 @@ void keeper_close(struct keeper *keeper, bool orderly)
     reshard_close(&keeper->reshard);
     free(keeper->tensors);
     free(keeper->names);
-    *keeper = (struct keeper){
-        .shared = {.flight = -1, .copied = -1, .told = -1}, .committed = -1, .saved = -1};
+    *keeper = (struct keeper){.shared = {.flight = -1, .copied = -1, .told = -1},
+                              .partner = {.to = -1, .from = -1, .fd = -1},
+                              .committed = -1,
+                              .saved = -1};
 }

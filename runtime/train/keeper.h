@@ -11,6 +11,7 @@
 #include "comm/mesh.h"
 #include "plan/plan.h"
 #include "train/identity.h"
+#include "train/partner.h"
 #include "train/reshard.h"
 #include "train/snapshot.h"
 #include "train/state.h"
@@ -64,6 +65,7 @@ struct keeper {
     struct ckpt_decision decision; /* from keeper_find */
     bool stepped_back;             /* a newer decision than that was found to be damaged */
     struct keeper_shared shared;
+    struct partner partner; /* copies on another node; closed where the plan asks for none */
     struct reshard reshard; /* who has what of the decision; open from keeper_find to keeper_move */
     bool damaged;           /* a file was found to be, by keeper_restore or keeper_move */
     int64_t layout[LAYOUT_WORDS];
@@ -120,7 +122,8 @@ int keeper_adopt(struct keeper *keeper, struct err *err);
 bool keeper_step_back(struct keeper *keeper);
 
 /* The state after `step` steps, as the stream makes it: begin to copy it, in the background. It
- * must not be changed before the join. Does not wait. */
+ * must not be changed before the join. Does not wait, but with partners for the one before to have
+ * reached them. */
 int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err);
 
 /* What comes on `stream` may change the state. stall_ns: how long this rank was held by it and by
@@ -132,7 +135,14 @@ int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *sta
  * durable; 0: not known. */
 void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s);
 
-/* Newest step durable on this rank, -1 none. */
+/* Between two steps: copies travel to partners. every: steps between saves, about. All ranks call.
+ */
+int keeper_turn(struct keeper *keeper, int64_t every, struct err *err);
+
+/* Copies of what was restored may be lost with a node. */
+bool keeper_degraded(const struct keeper *keeper);
+
+/* Newest step durable on this rank, and its ward's copy, too; -1 none. */
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err);
 
 /* All ranks call with the same `durable` (newest step durable on every rank, -1 none). Commits it
@@ -172,6 +182,7 @@ void keeper_close(struct keeper *keeper, bool orderly);
 
 /* ---- between keeper.c, keeper_save.c, keeper_wish.c, keeper_restore.c and keeper_drain.c ---- */
 
+int keeper_settle_copies(struct keeper *keeper, struct err *err);
 struct ckpt_io keeper_io(struct keeper *keeper);
 
 int keeper_read_wish(struct keeper *keeper, struct err *err);

@@ -277,6 +277,9 @@ int keeper_find(struct keeper *keeper, struct err *err)
 {
     if (!keeper->dir[0])
         return 0;
+    if (keeper->plan->checkpoint.redundancy == PLAN_REDUNDANCY_PARTNER && !keeper->partner.comm &&
+        partner_find(&keeper->partner, keeper->comm, keeper->mesh, keeper->identity, err))
+        return -1;
     if (decide(keeper, err) || check_wish(keeper, err))
         return -1;
     if (keeper->wish.epoch && keeper->decision.written_epoch != keeper->wish.epoch)

@@ -65,6 +65,8 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
 {
     struct ckpt_position position = {.step = step,
                                      .samples = step * keeper->plan->training.global_batch};
+    if (keeper_settle_copies(keeper, err))
+        return -1;
     keeper->restoring = false;
     keeper->saving = true;
     keeper->saved = step;

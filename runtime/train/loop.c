@@ -58,7 +58,8 @@ static bool saves(const struct loop *l, int64_t done)
     int64_t last = l->keeper.saved > l->start ? l->keeper.saved : l->start;
     if (!l->keeper.ckpt || l->plan->checkpoint.every == 0)
         return false;
-    return pace_due(&l->pace, done, last) || done == l->plan->training.steps;
+    return pace_due(&l->pace, done, last) || done == l->plan->training.steps ||
+           (keeper_degraded(&l->keeper) && done == l->start + 1);
 }
 
 /* ---- finishing a step ---- */
@@ -175,6 +176,8 @@ static int submit(struct loop *l, struct err *err)
     int64_t number = l->submitted;
     struct step_word word = {.copied = keeper_copied(&l->keeper),
                              .stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
+    if (keeper_turn(&l->keeper, l->pace.every, err))
+        return err_prefix(err, "copying a checkpoint to a partner");
     if (keeper_finished(&l->keeper, &word.finished, err))
         return err_prefix(err, "writing a checkpoint");
     keeper_cost(&l->keeper, &word.stall_s, &word.write_s);

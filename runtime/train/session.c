@@ -127,6 +127,7 @@ static void fill_identity(const struct session *s, struct train_identity *out)
                                    .epoch = s->epoch,
                                    .generation = id->generation,
                                    .node = id->node,
+                                   .topology = getenv("SLURM_TOPOLOGY_ADDR"),
                                    .run_id = s->run_id,
                                    .run_dir = s->dir,
                                    .restore = restore_asked(s),

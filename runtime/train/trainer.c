@@ -24,10 +24,10 @@ int train_check(const struct plan *plan, struct err *err)
         return plan_error(plan, "training.precision", err,
                           "training.precision is bfloat16, which the CPU backend does not compute "
                           "in: use float32 or float64");
-    if (plan->checkpoint.redundancy != PLAN_REDUNDANCY_NONE)
+    if (plan->checkpoint.redundancy == PLAN_REDUNDANCY_XOR)
         return plan_error(plan, "checkpoint.redundancy", err,
-                          "checkpoint.redundancy: this version writes local checkpoints only: use "
-                          "none");
+                          "checkpoint.redundancy is xor, which this version does not compute: use "
+                          "partner");
     if (plan->resilience.shrink)
         return plan_error(plan, "resilience.shrink", err,
                           "resilience.shrink: this version does not go on with fewer replicas yet: "

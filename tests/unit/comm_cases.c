@@ -425,7 +425,8 @@ static int host_broadcast(struct rank *r, const struct comm_group *g, size_t byt
     return rv;
 }
 
-/* Bulk bytes round the ring: even places send first, and the last of an odd ring receives first. */
+/* Bulk bytes round the ring: even places send first, and the last of an odd ring receives first.
+ * Then all do both at once, and last one half each. */
 static int host_ring(struct rank *r, size_t bytes)
 {
     if (r->world == 1)
@@ -443,6 +444,15 @@ static int host_ring(struct rank *r, size_t bytes)
         rv = comm_host_send(r->comm, out, bytes, to, 9, &r->err);
     if (!rv && memcmp(in, expected, bytes))
         rv = err_set(&r->err, "host ring of %zu bytes differs", bytes);
+    memset(in, 0, bytes);
+    if (!rv)
+        rv = comm_host_exchange(r->comm, out, bytes, to, in, bytes, from, 10, &r->err);
+    if (!rv && memcmp(in, expected, bytes))
+        rv = err_set(&r->err, "host exchange of %zu bytes differs", bytes);
+    if (!rv && r->rank == 0)
+        rv = comm_host_exchange(r->comm, out, bytes, 1, NULL, 0, -1, 10, &r->err);
+    if (!rv && r->rank == 1)
+        rv = comm_host_exchange(r->comm, NULL, 0, -1, in, bytes, 0, 10, &r->err);
     free(out);
     free(in);
     free(expected);
