@@ -253,7 +253,7 @@ static void refuses_what_it_cannot(void **state)
         {"parallel.context=2", "parallel.context"},
         {"parallel.shard=optimizer", "parallel.shard"},
         {"training.precision=bf16", "training.precision"},
-        {"checkpoint.redundancy=partner", "checkpoint.redundancy"},
+        {"checkpoint.redundancy=xor", "checkpoint.redundancy"},
         {"resilience.shrink=true", "resilience.shrink"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -289,6 +289,38 @@ static void unwritable_checkpoints_are_said(void **state)
     refused(&run, (const char *[]){"/dev/null/x", NULL});
 }
 
+/* Copies travel between the steps and change nothing in them; what is committed is restored. */
+static void partners_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const every[] = {"checkpoint.every=1", "checkpoint.every=4"};
+    struct rig_result plain, with, again;
+    struct rig_run alone = {
+        .folder = folder, .steps = STEPS, .changes = {"parallel.tensor=2", "parallel.data=2"}};
+    rig_train_well(&alone, &plain);
+    for (int i = 0; i < 2; i++) {
+        char local[300];
+        snprintf(local, sizeof local, "checkpoint.local=%s/partners.%d", folder, i);
+        struct rig_run run = {.folder = folder,
+                              .steps = STEPS,
+                              .changes = {"parallel.tensor=2", "parallel.data=2", local, every[i],
+                                          "checkpoint.redundancy=partner"},
+                              .node_ranks = i + 1,
+                              .stop_after = STEPS / 2,
+                              .deferred_seed = (uint64_t)i};
+        rig_train(&run, &with);
+        assert_int_equal(with.end, TRAIN_STOPPED);
+        run.stop_after = 0;
+        run.epoch = 2;
+        rig_train_well(&run, &again);
+        assert_int_equal(again.first, with.n + 1);
+        for (int k = 0; k < with.n; k++)
+            assert_memory_equal(&with.loss[k], &plain.loss[k], sizeof *plain.loss);
+        for (int k = 0; k < again.n; k++)
+            assert_memory_equal(&again.loss[k], &plain.loss[with.n + k], sizeof *plain.loss);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +337,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refuses_what_it_cannot, make_run, remove_run),
         cmocka_unit_test_setup_teardown(diverged_is_said, make_run, remove_run),
         cmocka_unit_test_setup_teardown(unwritable_checkpoints_are_said, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(partners_change_nothing, make_run, remove_run),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);
 }
