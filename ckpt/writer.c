@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -249,9 +250,20 @@ static void drop_reserve(struct ckpt *c)
     c->reserve_fd = -1;
 }
 
+/* Beside training this thread must not take a core from it the moment it is woken. A batch thread
+ * preempts nobody when it wakes, and has its share all the same. Refused: then as it is. */
+static void step_back(void)
+{
+    int policy;
+    struct sched_param param;
+    if (!pthread_getschedparam(pthread_self(), &policy, &param) && policy == SCHED_OTHER)
+        pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
+}
+
 void *writer_main(void *ckpt)
 {
     struct ckpt *c = ckpt;
+    step_back();
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (!save_can_copy(c) && !c->write_wanted && !c->tidy_wanted &&

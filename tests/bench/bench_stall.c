@@ -1,0 +1,213 @@
+/* bench_stall.c - what a checkpoint at every step costs training: tokens a second with and without,
+ * and how long a step is held.
+ *
+ *   bench_stall [DIR [PAIRS [STEPS [section.key=value ...]]]]   (defaults: a folder below $TMPDIR
+ * or /var/tmp, 5, 8)
+ *
+ * A model that learns random bytes on ranks that are threads of this process, two with one thread
+ * each unless the settings say otherwise. A pair is a run of STEPS steps without checkpoints and
+ * one with a checkpoint at each step, the order changing from pair to pair; what is compared is the
+ * median step of each, first two left out, and, as on a busy machine the time of a step is mostly
+ * others', the processor time that all threads of the process took for the steps after those.
+ * Printed: median, and lowest to highest, over the pairs; and the stalls of all steps with
+ * checkpoints. */
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "train/state.h"
+#include "train/threads.h"
+
+enum { PAIRS_MAX = 200, STEPS_MAX = 1000, WARM_UP = 2, CHANGES_MAX = 32, TEXT_BYTES = 1 << 20 };
+
+static const char *const plan_format =
+    "model: {layers: 2, hidden: 192, ffn: 512, heads: 6, vocab: 256}\n"
+    "data: {format: text, train: %s/text}\n"
+    "training: {steps: %d, global_batch: 64, microbatch: 4, sequence: 256}\n"
+    "parallel: {data: 2}\n"
+    "checkpoint: {local: %s/checkpoints, every: %d}\n";
+
+struct bench {
+    const char *dir;
+    int pairs, steps, n_changes;
+    char *changes[CHANGES_MAX];
+    double state_bytes; /* of one rank */
+    int64_t tokens;     /* of a step */
+    uint32_t epoch;
+    double without[PAIRS_MAX], with[PAIRS_MAX], ratio[PAIRS_MAX]; /* tokens/s */
+    double cpu_ratio[PAIRS_MAX];                                  /* with / without */
+    double *stall_ms;                                             /* of the steps with */
+    int n_stalls;
+};
+
+struct watch {
+    double step_s[STEPS_MAX], stall_ms[STEPS_MAX];
+    double cpu_s; /* of the steps after the warm-up */
+    int n;
+};
+
+static double processor_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void on_step(void *arg, const struct metrics_step *s)
+{
+    struct watch *w = arg;
+    w->step_s[w->n] = s->step_s;
+    w->stall_ms[w->n] = s->stall_ms;
+    w->n++;
+    if (w->n == WARM_UP)
+        w->cpu_s = -processor_s();
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The smallest value that `part` of all do not exceed. Sorts. */
+static double quantile(double *values, int n, double part)
+{
+    qsort(values, (size_t)n, sizeof *values, by_value);
+    int i = (int)(part * n);
+    return values[i < n ? i : n - 1];
+}
+
+static void print_spread(const char *what, const char *unit, double *values, int n)
+{
+    double median = quantile(values, n, 0.5);
+    printf("%-44s %10.4g %-9s (%.4g to %.4g)\n", what, median, unit, values[0], values[n - 1]);
+}
+
+static int make_text(const char *dir)
+{
+    char path[4200];
+    uint64_t random = 1;
+    snprintf(path, sizeof path, "%s/text", dir);
+    FILE *f = fopen(path, "wb");
+    if (!f)
+        return -1;
+    for (int i = 0; i < TEXT_BYTES; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        fputc((int)(random >> 56), f);
+    }
+    return fclose(f);
+}
+
+/* All weights and both moments, of the whole model, over the ranks that split it. */
+static double state_bytes(const struct plan *p)
+{
+    double share = (double)p->parallel.tensor * p->parallel.pipeline;
+    return 3.0 * (double)p->parameters * (double)kdtype_bytes(state_dtype(p)) / share;
+}
+
+/* Tokens a second of the median step; 0 with err on failure. */
+static double run(struct bench *b, bool saves, struct watch *w, struct err *err)
+{
+    char text[9000];
+    int n = snprintf(text, sizeof text, plan_format, b->dir, b->steps, b->dir, saves ? 1 : 0);
+    struct plan *plan = plan_parse(text, (size_t)n, "bench", b->changes, b->n_changes, "/", err);
+    if (!plan)
+        return 0;
+    *w = (struct watch){.n = 0};
+    struct threads_options o = {.plan = plan,
+                                .identity = {.epoch = ++b->epoch,
+                                             .generation = 1,
+                                             .node = "bench",
+                                             .run_id = "bench",
+                                             .restore = "none"},
+                                .hooks = {.step = on_step, .arg = w},
+                                .out_fd = -1,
+                                .threads = plan->training.threads ? plan->training.threads : 1};
+    enum train_end end = threads_run(&o, err); /* the last file's write included */
+    w->cpu_s += processor_s();
+    b->tokens = plan->training.global_batch * plan->training.sequence;
+    b->state_bytes = state_bytes(plan);
+    plan_free(plan);
+    if (end != TRAIN_DONE)
+        return 0;
+    return (double)b->tokens / quantile(w->step_s + WARM_UP, w->n - WARM_UP, 0.5);
+}
+
+static int run_pair(struct bench *b, int pair, struct err *err)
+{
+    struct watch without, with;
+    for (int i = 0; i < 2; i++) {
+        if ((i + pair) % 2 == 0 && (b->without[pair] = run(b, false, &without, err)) <= 0)
+            return -1;
+        if ((i + pair) % 2 == 1 && (b->with[pair] = run(b, true, &with, err)) <= 0)
+            return -1;
+    }
+    b->ratio[pair] = b->with[pair] / b->without[pair];
+    b->cpu_ratio[pair] = with.cpu_s / without.cpu_s;
+    for (int i = WARM_UP; i < with.n; i++)
+        b->stall_ms[b->n_stalls++] = with.stall_ms[i];
+    return 0;
+}
+
+static void print_figures(struct bench *b)
+{
+    double per_100mb = 1e8 / b->state_bytes;
+    printf("%.1f MB of state a rank, %lld tokens a step, %d pairs of %d steps\n",
+           b->state_bytes / 1e6, (long long)b->tokens, b->pairs, b->steps);
+    print_spread("step without checkpoints", "tokens/s", b->without, b->pairs);
+    printf("%-44s %10.4g s\n", "  one step", (double)b->tokens / b->without[b->pairs / 2]);
+    print_spread("with a checkpoint at every step", "tokens/s", b->with, b->pairs);
+    print_spread("with / without", "", b->ratio, b->pairs);
+    print_spread("processor time, with / without", "", b->cpu_ratio, b->pairs);
+    double p50 = quantile(b->stall_ms, b->n_stalls, 0.5);
+    double p99 = quantile(b->stall_ms, b->n_stalls, 0.99);
+    printf("%-44s %10.4g ms        (%.4g at the 99th percentile)\n", "stall of a step", p50, p99);
+    printf("%-44s %10.4g ms        (%.4g at the 99th percentile)\n", "  per 100 MB of state",
+           p50 * per_100mb, p99 * per_100mb);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)type, (void)ftw;
+    return remove(path);
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench_stall [DIR [PAIRS [STEPS [section.key=value ...]]]]\n"
+                    "PAIRS 1 to 200, STEPS 4 to 1000\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    char dir[4096];
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/bench-stall-XXXXXX", argc > 1 ? argv[1] : tmp ? tmp : "/var/tmp");
+    static struct bench b;
+    struct err err = {{0}};
+    b = (struct bench){
+        .dir = dir, .pairs = argc > 2 ? atoi(argv[2]) : 5, .steps = argc > 3 ? atoi(argv[3]) : 8};
+    for (int i = 4; i < argc && b.n_changes < CHANGES_MAX; i++)
+        b.changes[b.n_changes++] = argv[i];
+    if (b.pairs < 1 || b.pairs > PAIRS_MAX || b.steps <= WARM_UP + 1 || b.steps > STEPS_MAX)
+        return usage();
+    b.stall_ms = calloc((size_t)b.pairs * (size_t)b.steps, sizeof *b.stall_ms);
+    if (!b.stall_ms || !mkdtemp(dir) || make_text(dir)) {
+        perror(dir);
+        return 1;
+    }
+    int rc = 0;
+    for (int pair = 0; pair < b.pairs && !rc; pair++)
+        rc = run_pair(&b, pair, &err);
+    if (rc)
+        fprintf(stderr, "bench_stall: %s\n", err.text);
+    else
+        print_figures(&b);
+    nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    free(b.stall_ms);
+    return rc ? 1 : 0;
+}
