@@ -71,8 +71,8 @@ int ckpt_save_begin(struct ckpt *c, const struct ckpt_position *position, struct
     c->copy_next = 0;
     c->copy_failed = false;
     c->copy_wanted = true;
-    pthread_cond_signal(&c->to_writer);
     pthread_mutex_unlock(&c->lock);
+    pthread_cond_signal(&c->to_writer); /* free to go: it needs the lock at once */
     c->begun = true;
     c->begin_ns = clock_ns() - start;
     return 0;
