@@ -108,7 +108,7 @@ int gtrain_exchange(struct gtrain *g, const void *mine, size_t bytes, void **all
 
 void gtrain_progress(struct gtrain *g, int64_t step)
 {
-    launch_progress(g->launch, step);
+    launch_progress(g->launch, step, 0);
 }
 
 int gtrain_stop_asked(struct gtrain *g)

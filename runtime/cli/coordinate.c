@@ -162,6 +162,8 @@ static struct run_config run_config(const struct coordinate *o, const struct pla
         .heartbeat_ms = plan->resilience.heartbeat_ms,
         .patience_ms = plan->resilience.patience_ms,
         .restarts = plan->resilience.restarts,
+        .stall_ms = plan->resilience.stall_ms,
+        .steps = plan->training.steps,
         .generation = 1,
     };
 }

@@ -376,6 +376,15 @@ static void take_assign(struct agent *a, const struct wire_message *m)
     drop_input(); /* it was the first generation's */
 }
 
+static void look(struct agent *a)
+{
+    if (!a->assign || a->assign->node_rank < 0)
+        return;
+    struct message_seen seen = {.who = who(a)};
+    seen.state = (uint8_t)agent_look(a->worker, &seen.cpu_ms);
+    send_up(a, message_seen(&seen));
+}
+
 static void take_from_hub(struct agent *a, const struct wire_message *m)
 {
     struct message_end end;
@@ -388,6 +397,9 @@ static void take_from_hub(struct agent *a, const struct wire_message *m)
         if (a->down.fd >= 0 &&
             watch_send(a->epoll, &a->to_worker.watch, &a->down, message_again(m)))
             wire_close(&a->down);
+        return;
+    case MESSAGE_LOOK:
+        look(a);
         return;
     case MESSAGE_END:
         a->told = 1;
@@ -435,6 +447,8 @@ static void take_signal(struct agent *a, int number)
     if (a->worker > 0) {
         /* It may have had it from Slurm already: programs must bear a signal twice. */
         kill(a->worker, number);
+        if (number == SIGTERM || number == SIGINT || number == SIGQUIT || number == SIGHUP)
+            send_up(a, message_rank(MESSAGE_SIGNALLED, who(a)));
         if (number == SIGTERM && a->opened && a->down.fd >= 0 &&
             watch_send(a->epoll, &a->to_worker.watch, &a->down, message_plain(MESSAGE_STOP)))
             wire_close(&a->down);

@@ -71,6 +71,10 @@ int watch_out(int epoll, struct watch *w, int fd, int wants_out);
 /* Queue a frame (NULL: none) on the wire and send what goes. -1: broken. */
 int watch_send(int epoll, struct watch *w, struct wire *wire, struct wire_frame *f);
 
+/* What a process does (its state as in /proc, 0: it is not there), and the milliseconds of CPU it
+ * has used. */
+char agent_look(pid_t pid, uint64_t *cpu_ms);
+
 /* Kill all children, and theirs as they become ours (we are their subreaper), until none is left
  * (0) or the time is up (-1). Only direct children are signalled, so no number is ever taken for
  * another process. */

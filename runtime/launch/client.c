@@ -86,14 +86,14 @@ int launch_exchange(struct launch *l, const void *mine, size_t bytes, void **all
     return exchange_alone(mine, bytes, all, lengths, err);
 }
 
-void launch_progress(struct launch *l, int64_t step)
+void launch_progress(struct launch *l, int64_t step, uint32_t busy_us)
 {
     if (l->kind != LAUNCH_AGENT || l->wire.fd < 0)
         return;
     client_agent_poll(l);
     if (l->wire.fd < 0 || wire_pending(&l->wire))
         return; /* the agent does not read: this report is lost, the next may not be */
-    wire_queue(&l->wire, message_progress(client_agent_who(l), step));
+    wire_queue(&l->wire, message_progress(client_agent_who(l), step, busy_us));
     client_agent_poll(l);
 }
 

@@ -39,9 +39,12 @@ int launch_open(struct launch **out, struct launch_identity *identity, struct er
 int launch_exchange(struct launch *l, const void *mine, size_t bytes, void **all, size_t *lengths,
                     int64_t deadline_ms, struct err *err);
 
-/* The run is at this step (0-based, completed): for `who makes progress`, the live line's other
- * side. Never blocks: an agent that does not read loses the report. */
-void launch_progress(struct launch *l, int64_t step);
+/* This rank has completed so many steps; the same number again is a sign of life in something long.
+ * busy_us: how much of the time since the report before it has spent itself, not waiting for
+ * others; 0: not known. A rank that reported and then is silent for much longer than its steps take
+ * counts as hung; one whose own time is longer than the others' is named as slow. Never blocks: an
+ * agent that does not read loses the report. */
+void launch_progress(struct launch *l, int64_t step, uint32_t busy_us);
 
 /* 1 if the launcher asks for a stop (checkpoint, then exit 0), else 0. Never blocks. */
 int launch_stop_asked(struct launch *l);

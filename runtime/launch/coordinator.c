@@ -432,7 +432,9 @@ static int take_exited(struct coordinator *c, struct peer *peer, const struct wi
 static int take_from_rank(struct coordinator *c, struct peer *peer, const struct wire_message *m)
 {
     struct message_rank who;
+    struct message_seen seen;
     int64_t step;
+    uint32_t busy_us;
     if (message_get_rank(m, &who) || who.generation > c->run.config.generation)
         return -1;
     if (who.generation < c->run.config.generation)
@@ -443,8 +445,8 @@ static int take_from_rank(struct coordinator *c, struct peer *peer, const struct
     case MESSAGE_DONE:
         return run_done(&c->run, peer->node, who.rank);
     case MESSAGE_PROGRESS:
-        if (message_get_progress(m, &who, &step) ||
-            run_progress(&c->run, peer->node, who.rank, step, clock_ms()))
+        if (message_get_progress(m, &who, &step, &busy_us) ||
+            run_progress(&c->run, peer->node, who.rank, step, busy_us, clock_ms()))
             return -1;
         tell_recovery(c);
         return 0;
@@ -452,6 +454,12 @@ static int take_from_rank(struct coordinator *c, struct peer *peer, const struct
         return take_exchange(c, peer, m);
     case MESSAGE_EXITED:
         return take_exited(c, peer, m);
+    case MESSAGE_SIGNALLED:
+        return run_signalled(&c->run, peer->node, who.rank);
+    case MESSAGE_SEEN:
+        return message_get_seen(m, &seen) ? -1
+                                          : run_seen(&c->run, peer->node, who.rank,
+                                                     (char)seen.state, (int64_t)seen.cpu_ms);
     default:
         return -1;
     }
@@ -598,6 +606,21 @@ static int64_t walk_peers(struct coordinator *c, int64_t now)
     return peers_sweep(&c->peers, now);
 }
 
+/* What progress.h wants asked, and has found. */
+static void look(struct coordinator *c)
+{
+    struct progress *p = &c->run.progress;
+    if (p->asked < p->looks) {
+        p->asked = p->looks;
+        send_to_all(c, message_plain(MESSAGE_LOOK), 1);
+    }
+    if (!*p->slow)
+        return;
+    runlog_line(&c->log, "%s", p->slow);
+    runlog_event(&c->log, c->options.run_dir, "slow", p->step, p->slow);
+    p->slow[0] = 0;
+}
+
 /* Time passes. Returns when the next turn has to be over. */
 static int64_t tick(struct coordinator *c)
 {
@@ -609,6 +632,7 @@ static int64_t tick(struct coordinator *c)
         place_all(c);
     if (c->generation && c->generation != c->run.config.generation)
         take_over(c);
+    look(c);
     int64_t walk = walk_peers(c, now);
     beat(c, now);
     if (c->run.phase == RUN_ENDED && c->leave_by == INT64_MAX) {

@@ -240,6 +240,7 @@ static void take_from_coordinator(struct hub *h, const struct wire_message *m)
         end_here(h, message_get_refused(m, text) ? "refused by the coordinator" : text);
         return;
     case MESSAGE_STOP:
+    case MESSAGE_LOOK:
         send_down_all(h, message_again(m));
         return;
     case MESSAGE_END:
@@ -399,6 +400,8 @@ static int task_says(struct hub *h, struct hub_task *t, const struct wire_messag
         t->exited = message_again(m);
         break;
     case MESSAGE_PROGRESS:
+    case MESSAGE_SEEN:
+    case MESSAGE_SIGNALLED:
         break;
     default:
         return -1;

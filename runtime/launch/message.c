@@ -263,18 +263,38 @@ int message_get_rank(const struct wire_message *m, struct message_rank *who)
     return r.bad ? -1 : 0;
 }
 
-struct wire_frame *message_progress(struct message_rank who, int64_t step)
+struct wire_frame *message_progress(struct message_rank who, int64_t step, uint32_t busy_us)
 {
     struct wire_frame *f = message_rank(MESSAGE_PROGRESS, who);
     wire_put_u64(f, (uint64_t)step);
+    wire_put_u32(f, busy_us);
     return f;
 }
 
-int message_get_progress(const struct wire_message *m, struct message_rank *who, int64_t *step)
+int message_get_progress(const struct wire_message *m, struct message_rank *who, int64_t *step,
+                         uint32_t *busy_us)
 {
     struct wire_reader r = wire_reader(m);
     get_rank(&r, who);
     *step = (int64_t)wire_get_u64(&r);
+    *busy_us = wire_get_u32(&r);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_seen(const struct message_seen *v)
+{
+    struct wire_frame *f = message_rank(MESSAGE_SEEN, v->who);
+    wire_put_u8(f, v->state);
+    wire_put_u64(f, v->cpu_ms);
+    return f;
+}
+
+int message_get_seen(const struct wire_message *m, struct message_seen *v)
+{
+    struct wire_reader r = wire_reader(m);
+    get_rank(&r, &v->who);
+    v->state = wire_get_u8(&r);
+    v->cpu_ms = wire_get_u64(&r);
     return wire_done(&r);
 }
 

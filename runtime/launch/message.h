@@ -15,6 +15,8 @@
  *              <- EXITED ------------------
  *     ASSIGN    ->               ASSIGN ->      (the next generation: the worker is killed
  *              <- PORT                           and started anew)
+ *     LOOK      ->               LOOK ->        (what does your worker do?)
+ *              <- SEEN, SIGNALLED ---------
  *     END       ->               END ->
  *     BEAT both ways, once a heartbeat;  REFUSED -> with the reason;  STOP -> worker
  *
@@ -48,6 +50,9 @@ enum message_type {
     MESSAGE_END,
     MESSAGE_BEAT,
     MESSAGE_PORT,
+    MESSAGE_LOOK,
+    MESSAGE_SEEN,
+    MESSAGE_SIGNALLED,
 };
 
 enum {
@@ -144,12 +149,23 @@ void message_assign_free(struct message_assign *v);
 struct wire_frame *message_identity(const struct launch_identity *v);
 int message_get_identity(const struct wire_message *m, struct launch_identity *v);
 
-/* OPENED, DONE: about a rank, nothing else. */
+/* What an agent saw of its worker. */
+struct message_seen {
+    struct message_rank who;
+    uint8_t state;   /* as in /proc: R, S, D, T, ...; 0: there is none */
+    uint64_t cpu_ms; /* that it has used */
+};
+
+/* OPENED, DONE, SIGNALLED: about a rank, nothing else. */
 struct wire_frame *message_rank(enum message_type type, struct message_rank who);
 /* Whom any message about a rank is about (OPENED, EXCHANGE, PROGRESS, DONE, EXITED). */
 int message_get_rank(const struct wire_message *m, struct message_rank *who);
-struct wire_frame *message_progress(struct message_rank who, int64_t step);
-int message_get_progress(const struct wire_message *m, struct message_rank *who, int64_t *step);
+/* busy_us: spent by the rank itself since the report before; 0: not known. */
+struct wire_frame *message_progress(struct message_rank who, int64_t step, uint32_t busy_us);
+int message_get_progress(const struct wire_message *m, struct message_rank *who, int64_t *step,
+                         uint32_t *busy_us);
+struct wire_frame *message_seen(const struct message_seen *v);
+int message_get_seen(const struct wire_message *m, struct message_seen *v);
 struct wire_frame *message_exchange(struct message_rank who, uint32_t turn, const void *blob,
                                     size_t bytes);
 int message_get_exchange(const struct wire_message *m, struct message_rank *who, uint32_t *turn,

@@ -151,6 +151,7 @@ int run_as_placement(const struct run *run, struct placement_node **nodes, int *
 void run_seat(struct run *run)
 {
     int tasks = run->config.shape.tasks;
+    run->progress = (struct progress){.step = -1, .signalled = run->progress.signalled};
     for (int i = 0; i < run->n_nodes; i++)
         for (int k = 0; run->nodes[i].node_rank >= 0 && k < tasks; k++) {
             struct run_rank *r = &run->ranks[run->nodes[i].node_rank * tasks + k];
@@ -290,7 +291,7 @@ static int node_is_done(const struct run *run, const struct run_node *node)
 
 static void all_exited(struct run *run, int64_t now);
 
-static void lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_t now)
+void run_lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_t now)
 {
     struct run_node *node = &run->nodes[i];
     if (node->state == RUN_NODE_LOST || node->state == RUN_NODE_GONE)
@@ -324,7 +325,7 @@ static void lose(struct run *run, int i, const char *why, int64_t silent_ms, int
 
 void run_closed(struct run *run, int node, int64_t now)
 {
-    lose(run, node, "its agent is gone", 0, now);
+    run_lose(run, node, "its agent is gone", 0, now);
 }
 
 static struct run_rank *find_rank(struct run *run, int node, uint32_t rank)
@@ -355,12 +356,14 @@ int run_done(struct run *run, int node, uint32_t rank)
     return 0;
 }
 
-int run_progress(struct run *run, int node, uint32_t rank, int64_t step, int64_t now)
+int run_progress(struct run *run, int node, uint32_t rank, int64_t step, uint32_t busy_us,
+                 int64_t now)
 {
     struct run_rank *r = find_rank(run, node, rank);
     struct run_phases *p = &run->phases;
     if (!r || step < 0)
         return -1;
+    progress_note(run, rank, step, busy_us, now);
     if (r->step < 0) {
         r->begin = step;
         if (++p->n_restored == run->world)
@@ -372,6 +375,22 @@ int run_progress(struct run *run, int node, uint32_t rank, int64_t step, int64_t
         r->step = step;
     if (step > run->furthest)
         run->furthest = step;
+    return 0;
+}
+
+int run_seen(struct run *run, int node, uint32_t rank, char state, int64_t cpu_ms)
+{
+    if (!find_rank(run, node, rank))
+        return -1;
+    progress_seen(run, rank, state, cpu_ms);
+    return 0;
+}
+
+int run_signalled(struct run *run, int node, uint32_t rank)
+{
+    if (!find_rank(run, node, rank))
+        return -1;
+    run->progress.signalled = 1;
     return 0;
 }
 
@@ -454,7 +473,7 @@ int run_exited(struct run *run, int node, const struct message_exited *how, int6
     if (how->flags & EXITED_NO_AGENT) {
         char text[64];
         snprintf(text, sizeof text, "the agent of rank %u is gone", how->who.rank);
-        lose(run, node, text, 0, now);
+        run_lose(run, node, text, 0, now);
         return 0;
     }
     if (r->exited)
@@ -498,7 +517,7 @@ static void find_lost(struct run *run, int64_t now)
                  node->state == RUN_NODE_SUSPECT ? "its connection broke and was not made again"
                                                  : "it is silent",
                  (double)run->config.patience_ms / 1000);
-        lose(run, i, why, silent_ms, now);
+        run_lose(run, i, why, silent_ms, now);
     }
 }
 
@@ -518,6 +537,7 @@ void run_tick(struct run *run, int64_t now)
         if (!run->late)
             run_end_because(run, RUN_CAUSE_SURE, 1, text, now);
     }
+    progress_tick(run, now);
     takeover_tick(run, now);
     if (run->cause && now >= run->end_at)
         run->phase = RUN_ENDED;

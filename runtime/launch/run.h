@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "launch/message.h"
 #include "launch/placement.h"
+#include "launch/progress.h"
 
 enum {
     RUN_SETTLE_MS = 200,    /* see above; nobody notices so short a wait */
@@ -31,7 +32,9 @@ struct run_config {
     int spares;       /* at least so many spare nodes */
     struct placement_shape shape;
     int64_t heartbeat_ms, patience_ms;
-    int restarts; /* of a rank that fails again and again, before it is called a bug */
+    int64_t stall_ms; /* a run that makes no step for so long at least is looked at; 0: none is */
+    int64_t steps;    /* of the whole run, 0: not known */
+    int restarts;     /* of a rank that fails again and again, before it is called a bug */
     uint32_t epoch, generation;
 };
 
@@ -57,6 +60,7 @@ struct run_rank {
     int64_t begin;     /* the first one reported: what was restored */
     int failures;      /* its own, since the run last got further */
     int64_t failed_at; /* how far the run was at the last of them */
+    struct progress_rank progress;
 };
 
 enum run_phase { RUN_GATHERING, RUN_RUNNING, RUN_ENDED };
@@ -92,6 +96,7 @@ struct run {
     int64_t furthest; /* step any rank has ever completed, -1 none */
     int ordered;      /* a rank ended on a signal to the step: nothing is taken over any more */
 
+    struct progress progress;
     struct run_failure failure;
     struct run_phases phases;
     char action[MESSAGE_TEXT_BYTES]; /* what the newest generation changed, for people */
@@ -120,6 +125,8 @@ void run_describe_ranks(const struct run *run, int node, char *text, size_t room
 /* The nodes as placement.h sees them, and where they are; malloc'ed, to be freed also on -1 (memory
  * is out). */
 int run_as_placement(const struct run *run, struct placement_node **nodes, int **node_rank);
+/* Give a node up. */
+void run_lose(struct run *run, int node, const char *why, int64_t silent_ms, int64_t now);
 /* Give the nodes' ranks their nodes; what ranks said is forgotten. */
 void run_seat(struct run *run);
 /* The run ends with this, at the time `at` unless a better cause comes first. */
@@ -136,7 +143,11 @@ void run_closed(struct run *run, int node, int64_t now); /* it closed in good or
 /* About ranks. -1: that node has no such rank, or it has ended already. */
 int run_opened(struct run *run, int node, uint32_t rank, int64_t now);
 int run_done(struct run *run, int node, uint32_t rank);
-int run_progress(struct run *run, int node, uint32_t rank, int64_t step, int64_t now);
+int run_progress(struct run *run, int node, uint32_t rank, int64_t step, uint32_t busy_us,
+                 int64_t now);
+int run_seen(struct run *run, int node, uint32_t rank, char state, int64_t cpu_ms);
+/* Its worker was told to end by a signal to the step. */
+int run_signalled(struct run *run, int node, uint32_t rank);
 int run_exited(struct run *run, int node, const struct message_exited *how, int64_t now);
 
 /* All ranks have each other's addresses. */

@@ -161,6 +161,10 @@ const struct plan_key plan_keys[] = {
      NULL, 0, "silence after which a node counts as lost"},
     {"resilience", "comm_timeout_ms", KEY_INT64, AT(resilience.comm_timeout_ms), 100, MAX_MS,
      "600000", NULL, NULL, 0, "longest single wait for another rank"},
+    {"resilience", "stall_ms", KEY_INT64, AT(resilience.stall_ms), 100, MAX_MS, "120000", NULL,
+     NULL, 0,
+     "shortest time without a step after which a run may count as hung; more if its steps are "
+     "long"},
     {"resilience", "restarts", KEY_INT, AT(resilience.restarts), 0, 1000, "3", NULL, NULL, 0,
      "of a worker that dies on a healthy node, before that is called a bug"},
     {"resilience", "shrink", KEY_BOOL, AT(resilience.shrink), 0, 0, "false", NULL, NULL, 0,

@@ -25,8 +25,10 @@ struct session {
     char dir[4096]; /* run folder */
     char run_id[80];
     uint32_t epoch;
-    int lock;               /* of the run folder, -1: not ours to hold */
-    struct run_folder from; /* what restore names, if that is a run folder */
+    struct comm *comm;        /* where this process is one rank */
+    int64_t told_ns, wait_ns; /* when progress was told last, and all waits until then */
+    int lock;                 /* of the run folder, -1: not ours to hold */
+    struct run_folder from;   /* what restore names, if that is a run folder */
 };
 
 /* ---- plan and run folder ---- */
@@ -149,8 +151,17 @@ static int stop_asked(void *arg)
 static void progress(void *arg, int64_t step)
 {
     struct session *s = arg;
-    if (s->launch)
-        launch_progress(s->launch, step);
+    uint64_t unused;
+    int64_t now_ns = clock_ns(), wait_ns = 0, busy_us = 0;
+    if (!s->launch)
+        return;
+    if (s->comm)
+        comm_stats(s->comm, &unused, &wait_ns);
+    if (s->comm && s->told_ns)
+        busy_us = (now_ns - s->told_ns - (wait_ns - s->wait_ns)) / 1000;
+    s->told_ns = now_ns;
+    s->wait_ns = wait_ns;
+    launch_progress(s->launch, step, busy_us > 0 && busy_us < UINT32_MAX ? (uint32_t)busy_us : 0);
 }
 
 static void step(void *arg, const struct metrics_step *line)
@@ -292,8 +303,10 @@ static enum train_end run_rank(struct session *s, enum train_whose *whose, struc
     struct kernels *k = kernels_open_cpu(threads, err);
     if (k)
         comm = open_comm(s, k, &hub, err);
+    s->comm = comm;
     if (comm) {
         end = train_rank(s, k, comm, whose, err);
+        s->comm = NULL;
         comm_close(comm);
     }
     comm_hub_close(hub);

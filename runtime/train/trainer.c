@@ -141,6 +141,8 @@ int trainer_validate(struct trainer *r, double *loss, struct err *err)
         if (step_sum_losses(&r->step, r->streams.stream[PROGRAM_STREAM_COMPUTE], &sum, err))
             return -1;
         total += sum;
+        if (r->options->hooks.progress) /* a sign of life: this may take longer than steps do */
+            r->options->hooks.progress(r->options->hooks.arg, r->step.number);
     }
     double tokens = (double)t->val_batches * (double)t->global_batch * (double)t->sequence;
     *loss = total / tokens;

@@ -85,7 +85,7 @@ static void do_exchange(const char *dir, int turns)
     for (int turn = 0; turn < turns; turn++)
         swap(l, &id, turn);
     for (int step = 0; step < 3; step++)
-        launch_progress(l, step);
+        launch_progress(l, step, 0);
     FILE *out = own_file(dir, id.rank);
     fprintf(out, "rank=%d world=%d local=%d/%d node=%s/%d epoch=%u generation=%u run=%s plan=%s\n",
             id.rank, id.world, id.local_rank, id.local_world, id.node, id.node_rank, id.epoch,
@@ -105,7 +105,7 @@ static void do_again(const char *dir, int rank, int way)
         fail("open", err.text);
     swap(l, &id, 1);
     if (id.generation == 1) {
-        launch_progress(l, 3);
+        launch_progress(l, 3, 0);
         char name[4096];
         snprintf(name, sizeof name, "%s/first.%d", dir, id.rank);
         FILE *out = fopen(name, "w");
@@ -119,8 +119,8 @@ static void do_again(const char *dir, int rank, int way)
         exit(8);
     }
     swap(l, &id, 2);
-    launch_progress(l, 3);
-    launch_progress(l, 4);
+    launch_progress(l, 3, 0);
+    launch_progress(l, 4, 0);
     char first = 0;
     FILE *out = own_file(dir, id.rank);
     fprintf(out, "rank=%d node=%s generation=%u port=%s stdin=%d\n", id.rank, id.node,

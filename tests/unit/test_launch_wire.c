@@ -202,10 +202,11 @@ static void big_messages_in_pieces(void **state)
     assert_int_equal(turn, 9);
     assert_int_equal(bytes, n);
     assert_memory_equal(at, blob, n);
-    pass(&a, &b, message_progress(who, 1234567890123), &m);
+    pass(&a, &b, message_progress(who, 1234567890123, 77), &m);
     int64_t step;
-    assert_int_equal(message_get_progress(&m, &got, &step), 0);
+    assert_int_equal(message_get_progress(&m, &got, &step, &turn), 0);
     assert_true(step == 1234567890123);
+    assert_int_equal(turn, 77);
     free(blob);
     wire_close(&a);
     wire_close(&b);
