@@ -33,7 +33,7 @@ data: {format: text, train: $here/data/train.txt}
 training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
 parallel: {tensor: 1, pipeline: 2, data: 2}
 checkpoint: {$1, keep: 2, block_bytes: 65536}
-resilience: {heartbeat_ms: 200, patience_ms: 2000, restarts: 2}
+resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
 END
 }
 
@@ -90,8 +90,9 @@ worker_of() { # RANK
         rm -rf "$dir"
         mkdir "$dir"
         start_training 5 1
-        # From before the nodes have registered until after the last step.
-        wait_ms=$((RANDOM % 4000))
+        # From when ranks are given out (before, Slurm itself gives the step up) until after the last step.
+        wait_for 60 test -e "$dir/placement.txt"
+        wait_ms=$((RANDOM % 3500))
         sleep $((wait_ms / 1000)).$(printf %03d $((wait_ms % 1000)))
         node=n$((RANDOM % 5))
         echo "kill $i: $node after $wait_ms ms" >>"$here/kills"
@@ -133,6 +134,15 @@ worker_of() { # RANK
     expect "spares that are left" "$(grep -c '^spare' "$dir/placement.txt")" 1
     expect_match "$(cat "$dir/out")" "rank 1 on node n[0-9] ended with signal 9 .*again on the same node: generation 2"
     expect_match "$(cat "$dir/out")" "generation 2 goes on from step [0-9]+: detect .* in all"
+}
+
+@test "a worker that hangs is found and started again" {
+    start_training 5 1
+    wait_for 20 at_step 8
+    kill -STOP "$(worker_of 2)"
+    assert_same
+    expect_match "$(cat "$dir/out")" \
+        "rank 2 on node n[0-9] hangs after step [0-9]+: it is stopped by a signal; .*again on the same node: generation 2"
 }
 
 @test "a node cut off is replaced, and does no harm when it is back" {
