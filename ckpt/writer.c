@@ -208,6 +208,18 @@ static void tidy(struct ckpt *c)
     }
 }
 
+/* Woken for a copy, this thread must not take the core of the training thread that woke it: as a
+ * batch thread it preempts nobody when it wakes, and has its share all the same. While it writes it
+ * is woken by the drive, for a moment only, and a drive that waits is lost time: then it is an
+ * ordinary thread. Where the policy is another one, somebody has chosen it. */
+static void set_batch(bool on)
+{
+    int policy, from = on ? SCHED_OTHER : SCHED_BATCH;
+    struct sched_param param;
+    if (!pthread_getschedparam(pthread_self(), &policy, &param) && policy == from)
+        pthread_setschedparam(pthread_self(), on ? SCHED_BATCH : SCHED_OTHER, &param);
+}
+
 /* Called and left with the lock held; it is let go while writing. A copy that failed is flushed,
  * and told by the join. */
 static void write_wanted(struct ckpt *c)
@@ -224,8 +236,11 @@ static void write_wanted(struct ckpt *c)
     c->flushing = false;
     pthread_cond_broadcast(&c->from_writer);
     pthread_mutex_unlock(&c->lock);
-    if (!rc && copied)
+    if (!rc && copied) {
+        set_batch(false);
         rc = write_file(c, &position, &done, &err);
+        set_batch(true);
+    }
     done.write_ns = clock_ns() - start;
     pthread_mutex_lock(&c->lock);
     c->write_wanted = false;
@@ -250,20 +265,10 @@ static void drop_reserve(struct ckpt *c)
     c->reserve_fd = -1;
 }
 
-/* Beside training this thread must not take a core from it the moment it is woken. A batch thread
- * preempts nobody when it wakes, and has its share all the same. Refused: then as it is. */
-static void step_back(void)
-{
-    int policy;
-    struct sched_param param;
-    if (!pthread_getschedparam(pthread_self(), &policy, &param) && policy == SCHED_OTHER)
-        pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
-}
-
 void *writer_main(void *ckpt)
 {
     struct ckpt *c = ckpt;
-    step_back();
+    set_batch(true);
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (!save_can_copy(c) && !c->write_wanted && !c->tidy_wanted &&
