@@ -15,7 +15,7 @@ static const char *const step_settings[][2] = {
 static const char *const job_settings[][2] = {
     {"SBATCH_NO_KILL", "set"}, {"SALLOC_NO_KILL", "set"}, {NULL, NULL}};
 
-#define SETTINGS_MAX 4
+#define SETTINGS_MAX 5
 
 /* The environment is the process's, so what is owed to it is too: one list per process. */
 static struct {
@@ -50,6 +50,12 @@ void settings_for_step(void)
     /* Slurm's PMIx server kills the step when one rank dies; who wants it says so. This one stays:
      * srun sets it for every step, and slurmstepd takes it from there. */
     setenv("SLURM_MPI_TYPE", "none", 0);
+}
+
+void settings_for_even_tasks(const char *tasks_per_node)
+{
+    if (!getenv("SLURM_NTASKS_PER_NODE"))
+        set("SLURM_NTASKS_PER_NODE", tasks_per_node);
 }
 
 void settings_for_live_line(void)

@@ -7,6 +7,10 @@
  */
 void settings_for_step(void);
 
+/* Have every node take so many tasks, no more: without this Slurm fills the first node and leaves
+ * the last with one. Nothing if the user said it. As above. */
+void settings_for_even_tasks(const char *tasks_per_node);
+
 /* Have the text of tasks passed on as it comes, also what has no line's end yet. As above. */
 void settings_for_live_line(void);
 

@@ -61,6 +61,43 @@ static void correct_status(int status, void *unused)
     _exit(right);
 }
 
+/* The first of two variables that holds a count, 0 if none does. */
+static int count_of(const char *variable, const char *other)
+{
+    int count = cmdline_count(getenv(variable));
+
+    return count ? count : cmdline_count(getenv(other));
+}
+
+/* What is known of the step's shape before it is allocated; srun reads the variables, too. */
+static void know_shape(const struct cmdline *c, struct shape *shape)
+{
+    shape->nodes =
+        c->nodes ? cmdline_count(c->nodes) : count_of("SLURM_JOB_NUM_NODES", "SLURM_NNODES");
+    shape->tasks = c->tasks ? cmdline_count(c->tasks) : count_of("SLURM_NTASKS", "SLURM_NPROCS");
+    shape->tasks_per_node = c->tasks_per_node
+                                ? cmdline_count(c->tasks_per_node)
+                                : count_of("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_NODE");
+    if (shape->nodes && shape->tasks && shape->tasks % shape->nodes == 0)
+        shape->tasks_per_node = shape->tasks / shape->nodes;
+    else if (!c->tasks && !getenv("SLURM_NTASKS") && !getenv("SLURM_NPROCS") &&
+             !c->tasks_per_node && !shape->tasks_per_node)
+        shape->tasks_per_node = 1; /* what srun does when nothing is said */
+}
+
+/* Ranks need as many tasks on each node; Slurm alone would spread -N2 -n4 as 3 and 1. */
+static void even_out(const struct cmdline *c)
+{
+    struct shape shape;
+    char tasks[16];
+
+    know_shape(c, &shape);
+    if (c->tasks_per_node || !c->tasks || shape.nodes < 2 || shape.tasks % shape.nodes)
+        return;
+    snprintf(tasks, sizeof(tasks), "%d", shape.tasks / shape.nodes);
+    settings_for_even_tasks(tasks);
+}
+
 int srun_init(struct self *self, spank_t sp)
 {
     if (args_register(sp, &self->cmdline) < 0)
@@ -68,6 +105,7 @@ int srun_init(struct self *self, spank_t sp)
     if (!asks(self))
         return 0;
     settings_for_step();
+    even_out(&self->cmdline);
     if (live_columns(self) > 0)
         settings_for_live_line();
     /* Handlers run last in, first out: this one, registered before srun has any, runs when the
@@ -92,30 +130,6 @@ static int refuse_unfit(const struct cmdline *c)
         return 0;
     slurm_error("gtrain: --gtrain-plan: %s", what);
     return -1;
-}
-
-/* The first of two variables that holds a count, 0 if none does. */
-static int count_of(const char *variable, const char *other)
-{
-    int count = cmdline_count(getenv(variable));
-
-    return count ? count : cmdline_count(getenv(other));
-}
-
-/* What is known of the step's shape before it is allocated; srun reads the variables, too. */
-static void know_shape(const struct cmdline *c, struct shape *shape)
-{
-    shape->nodes =
-        c->nodes ? cmdline_count(c->nodes) : count_of("SLURM_JOB_NUM_NODES", "SLURM_NNODES");
-    shape->tasks = c->tasks ? cmdline_count(c->tasks) : count_of("SLURM_NTASKS", "SLURM_NPROCS");
-    shape->tasks_per_node = c->tasks_per_node
-                                ? cmdline_count(c->tasks_per_node)
-                                : count_of("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_NODE");
-    if (shape->nodes && shape->tasks && shape->tasks % shape->nodes == 0)
-        shape->tasks_per_node = shape->tasks / shape->nodes;
-    else if (!c->tasks && !getenv("SLURM_NTASKS") && !getenv("SLURM_NPROCS") &&
-             !c->tasks_per_node && !shape->tasks_per_node)
-        shape->tasks_per_node = 1; /* what srun does when nothing is said */
 }
 
 /* Ranks are laid out in whole nodes, so every node has as many tasks as the others. */

@@ -59,6 +59,15 @@ refused() { # REGEX CMD...
     refused "-N5 --ntasks-per-node=1" srun -N5 -n3 --gtrain-plan="$here/plan.yaml" true
 }
 
+@test "a number of tasks that divides is spread evenly over the nodes" {
+    run bounded srun -N2 -n4 --gtrain-dir="$here/even" --gtrain-plan="$here/plan.yaml" \
+        sh -c 'echo $GROUP_RANK'
+    expect status "$status" 0
+    expect nodes "$(sort <<<"$output")" "$(printf '0\n0\n1\n1')"
+    run bounded srun -N2 -n4 sh -c 'echo $SLURM_NTASKS_PER_NODE'
+    expect "plain srun" "$output" ""
+}
+
 @test "a world that does not fit the nodes is refused" {
     refused "4" srun -N1 --ntasks-per-node=3 --gtrain-plan="$here/plan.yaml" true
 }
