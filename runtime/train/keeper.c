@@ -157,7 +157,7 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
         keeper->layout[axis] = mesh->degree[axis];
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
     if (!plan->checkpoint.local && !plan->checkpoint.shared)
-        return 0;
+        return keeper_refuse_wish(keeper, err);
     if (snapshot_open(&keeper->snapshot, k, err) || list_tensors(keeper, err) ||
         set_dirs(keeper, err) || keeper_drain_make(keeper, err) || keeper_read_wish(keeper, err))
         return -1;

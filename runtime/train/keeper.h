@@ -185,7 +185,10 @@ void keeper_close(struct keeper *keeper, bool orderly);
 int keeper_settle_copies(struct keeper *keeper, struct err *err);
 struct ckpt_io keeper_io(struct keeper *keeper);
 
+/* What identity->restore asks for; the second for a plan that has no checkpoints: refuses to
+ * restore what it would not look for. */
 int keeper_read_wish(struct keeper *keeper, struct err *err);
+int keeper_refuse_wish(const struct keeper *keeper, struct err *err);
 int keeper_scan(struct keeper *keeper, struct err *err);
 int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *err);
 

@@ -47,6 +47,23 @@ static void take_own(struct keeper *keeper)
     snprintf(w->run_id, sizeof w->run_id, "%s", keeper->identity->run_id);
 }
 
+static bool takes_what_is_there(const char *restore)
+{
+    return !restore || !*restore || !strcmp(restore, "latest");
+}
+
+int keeper_refuse_wish(const struct keeper *keeper, struct err *err)
+{
+    const char *restore = keeper->identity->restore;
+    if (takes_what_is_there(restore) || !strcmp(restore, "none") ||
+        keeper->identity->generation > 1)
+        return 0;
+    return err_set(err,
+                   "restore is '%.200s', but the plan has no checkpoints: give checkpoint.local or "
+                   "checkpoint.shared, or use latest or none",
+                   restore);
+}
+
 /* What identity->restore says. */
 static int read_asked(struct keeper *keeper, struct err *err)
 {
@@ -54,7 +71,7 @@ static int read_asked(struct keeper *keeper, struct err *err)
     struct keeper_wish *w = &keeper->wish;
     *w = (struct keeper_wish){.step = -1, .nothing = !strcmp(restore, "none")};
     take_own(keeper);
-    if (w->nothing || !*restore || !strcmp(restore, "latest"))
+    if (w->nothing || takes_what_is_there(restore))
         return 0;
     w->exact = true;
     if (keeper->identity->from_run_id) {

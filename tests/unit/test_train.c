@@ -147,6 +147,18 @@ static void refuses_a_missing_step(void **state)
     refused(&run, (const char *[]){"/nowhere/0123456789abcdef", "no committed", NULL});
 }
 
+static void refuses_to_restore_without_checkpoints(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct rig_run run = {.folder = folder,
+                              .steps = STEPS,
+                              .restore = i ? "/nowhere/0123456789abcdef" : "3",
+                              .epoch = 2};
+        refused(&run, (const char *[]){run.restore, "checkpoint.local", NULL});
+    }
+}
+
 static void none_starts_afresh(void **state)
 {
     (void)state;
@@ -330,6 +342,8 @@ int main(void)
         cmocka_unit_test(restored_deferred),
         cmocka_unit_test_setup_teardown(restores_a_step, make_run, remove_run),
         cmocka_unit_test_setup_teardown(refuses_a_missing_step, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(refuses_to_restore_without_checkpoints, make_run,
+                                        remove_run),
         cmocka_unit_test_setup_teardown(none_starts_afresh, make_run, remove_run),
         cmocka_unit_test_setup_teardown(refuses_another_plan, make_run, remove_run),
         cmocka_unit_test_setup_teardown(a_finished_run_goes_on, make_run, remove_run),
