@@ -88,7 +88,8 @@ int rundir_lock(const char *dir, struct err *err)
 static int read_run_json(const char *path, char run_id[RUNDIR_ID_BYTES], uint32_t *epoch,
                          struct err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    /* Not waiting: a FIFO that nobody writes would be waited for without end. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return errno == ENOENT ? 0 : err_set_errno(err, errno, "cannot open %s", path);
     char text[RUN_JSON_MAX_BYTES + 1];

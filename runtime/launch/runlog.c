@@ -10,6 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Not waiting: a FIFO in the place of a log is an error, not a coordinator that hangs. */
+#define LOG_FLAGS (O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+
 void runlog_open(struct runlog *log, const char *run_dir)
 {
     *log = (struct runlog){.fd = -1};
@@ -22,7 +25,7 @@ void runlog_open(struct runlog *log, const char *run_dir)
     struct stat st;
     if (!stat(path, &st) && st.st_size > RUNLOG_FILE_BYTES)
         rename(path, old);
-    log->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+    log->fd = open(path, LOG_FLAGS, 0666);
 }
 
 void runlog_close(struct runlog *log)
@@ -68,7 +71,7 @@ void runlog_event(struct runlog *log, const char *run_dir, const char *kind, int
     if (!run_dir || !*run_dir ||
         snprintf(path, sizeof path, "%s/events.jsonl", run_dir) >= (int)sizeof path)
         return;
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
+    int fd = open(path, LOG_FLAGS, 0644);
     struct json_object *quoted = json_object_new_string(text);
     struct timespec now;
     char line[4096];
@@ -104,7 +107,7 @@ void runlog_placement(struct runlog *log, const char *run_dir, const struct run 
     if (!run_dir || !*run_dir ||
         snprintf(path, sizeof path, "%s/placement.txt", run_dir) >= (int)sizeof path)
         return;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    int fd = open(path, (LOG_FLAGS & ~O_APPEND) | O_TRUNC, 0666);
     FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
     if (!out) {
         runlog_line(log, "cannot write %s: %m", path);

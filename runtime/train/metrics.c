@@ -63,6 +63,9 @@ static int log_open(struct log *log, const char *dir, const char *name, struct e
     struct stat st;
     if (fstat(log->fd, &st))
         return err_set_errno(err, errno, "%s", log->path);
+    /* What nobody reads would stop the run once it is full. */
+    if (S_ISFIFO(st.st_mode))
+        return err_set(err, "%s: is a FIFO: move it away, a file is made in its place", log->path);
     char last = '\n';
     if (S_ISREG(st.st_mode) && st.st_size > 0 && pread(log->fd, &last, 1, st.st_size - 1) != 1)
         return err_set_errno(err, errno, "%s: cannot read its last byte", log->path);

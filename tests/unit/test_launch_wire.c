@@ -399,6 +399,11 @@ static void locks_and_epochs(void **state)
             fail_msg("'%s' was taken", broken[i]);
         assert_non_null(strstr(err.text, path));
     }
+    /* Nor is what never ends waited for. */
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(rundir_next_epoch(dir, again, &epoch, &err), -1);
+    assert_non_null(strstr(err.text, path));
     close(lock);
     unlink(path);
     snprintf(path, sizeof path, "%s/lock", dir);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include <json-c/json.h>
@@ -202,6 +203,17 @@ static void test_events(void **state)
     json_object_put(o);
 }
 
+static void test_fifo(void **state)
+{
+    struct fixture *f = *state;
+    struct metrics *m = NULL;
+    struct err err;
+    assert_int_equal(mkfifo(f->steps, 0600), 0);
+    assert_int_equal(metrics_open(&m, f->dir, 1, 0, 1, 1, &err), -1);
+    assert_non_null(strstr(err.text, "is a FIFO"));
+    assert_null(m);
+}
+
 static void test_bad_folder(void **state)
 {
     struct fixture *f = *state;
@@ -392,6 +404,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_json_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_torn_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_events, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_fifo, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_folder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plain_log, setup, teardown),
         cmocka_unit_test_setup_teardown(test_live_line, setup, teardown),
