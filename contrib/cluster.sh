@@ -317,6 +317,8 @@ node_main() {
     # /proc is still the host's here, so this is the pid that the host knows us by.
     read -r pid _ </proc/self/stat
     record "$name" "$pid"
+    # Steps start in slurmd's folder, which must be one that every node has.
+    cd /
     mount --make-rprivate /
     mount -t proc proc /proc
     mount -t tmpfs -o mode=1777 tmpfs /dev/shm

@@ -41,6 +41,12 @@ plain_view() {
     ! grep gtrain "$here/children"
 }
 
+@test "nodes work in the root folder, wherever the cluster was brought up" {
+    [ "$GTRAIN_CLUSTER_MODE" = namespaces ] || skip "nodes are processes of the host"
+    read -r pid _ <"${SLURM_CONF%/etc/slurm.conf}/run/n0"
+    expect folder "$(readlink "/proc/$pid/cwd")" /
+}
+
 @test "srun, sbatch and salloc list the options in --help" {
     for tool in srun sbatch salloc; do
         help=$($tool --help)
