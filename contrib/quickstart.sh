@@ -48,8 +48,9 @@ metric() {
     sed -n 's/.*"'"$1"'": *\([-0-9.e+]*\).*/\1/p' "$run/metrics.jsonl" 2>/dev/null | tail -n 1
 }
 
+# Becomes srun: to be called in a subshell.
 submit() {
-    "$cluster" run srun --gtrain-plan="$root/contrib/plans/quickstart.yaml,data.train=$work/train.txt$plan_change" \
+    exec "$cluster" run srun --gtrain-plan="$root/contrib/plans/quickstart.yaml,data.train=$work/train.txt$plan_change" \
         --gtrain-dir="$run" --gtrain-spares=1 -N5 --ntasks-per-node=2 "$@" "$stage/bin/gtrain" train
 }
 
@@ -87,21 +88,14 @@ reach() {
 
 reach $kill_node_after "node n1 is killed, as if the machine had lost power"
 "$cluster" kill n1
-reach $kill_run_after "the whole run is killed: srun gets SIGKILL, and Slurm ends what it left"
-kill_srun() {
-    local p=$1 list
-    while [ -n "$p" ] && [ "$(cat "/proc/$p/comm" 2>/dev/null)" != srun ]; do
-        list=$(cat "/proc/$p/task/$p/children" 2>/dev/null)
-        p=${list%% *}
-    done
-    [ -n "$p" ] && kill -KILL "$p"
-}
-kill_srun $srun_pid || die "there is no srun to kill: see above"
-{ wait $srun_pid; } 2>/dev/null && die "the run ended well although it was killed: that is a bug"
+reach $((kill_node_after + 1)) "the spare has taken over; node n1 is started again, for later jobs"
 "$cluster" revive n1 || die "node n1 did not come back"
+reach $kill_run_after "the whole run is killed: srun gets SIGKILL, and Slurm ends what it left"
+kill -KILL $srun_pid
+{ wait $srun_pid; } 2>/dev/null && die "the run ended well although it was killed: that is a bug"
 
 say "5/6 the same command again, with --gtrain-restore=latest"
-submit --gtrain-restore=latest || die "the restored run failed: see above"
+(submit --gtrain-restore=latest) || die "the restored run failed: see above"
 
 # Steps that were computed more than once, and those of them whose losses are equal: equal text is
 # equal bits (17 digits).
