@@ -35,7 +35,7 @@ struct ckpt {
     char *dir, *node;
     char run[CKPT_RUN_MAX + 1];
     int rank, world, keep, ward; /* ward: -1 none */
-    int held; /* held: 1 where ckpt_hold will be used */
+    int held;                    /* held: 1 where ckpt_hold will be used */
     uint32_t epoch, generation;
     uint64_t plan_hash;
     bool leader;

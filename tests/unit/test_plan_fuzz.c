@@ -59,9 +59,9 @@ static size_t below(size_t n)
 }
 
 static const char *const values[] = {
-    "0",      "1",       "2",    "3",     "4",           "8",      "16",       "12",   "-1",
-    "0.5",    "1e-3",    "true", "false", "none",        "cosine", "constant", "text", "bf16",
-    "[a, b]", "1000000", "null", "auto", "'7'",   "{factor: 2}", "wsd",    "gpipe",
+    "0",      "1",       "2",    "3",     "4",    "8",           "16",       "12",    "-1",
+    "0.5",    "1e-3",    "true", "false", "none", "cosine",      "constant", "text",  "bf16",
+    "[a, b]", "1000000", "null", "auto",  "'7'",  "{factor: 2}", "wsd",      "gpipe",
 };
 
 /* Put another value where one stands: what is still YAML reaches the checks. */
