@@ -49,6 +49,7 @@ struct agent {
     struct message_assign *assign; /* the newest; NULL until the hub has one */
     pid_t worker;                  /* 0: none (any more) */
     int exec_failed;               /* read end: why the worker's program could not be executed */
+    int64_t stop_by;               /* what the last generation left is being killed; 0: not */
     int exited, status;            /* of this generation's worker */
     int opened, done;
     int64_t signalled;        /* when the step got a signal that ends programs */
@@ -345,14 +346,34 @@ static void drop_input(void)
 
 /* ---- what the hub says ---- */
 
-/* The worker of the generation before, whatever it is doing. */
-static int stop_worker(struct agent *a)
+/* The worker of the generation before, whatever it is doing: it is killed, and the loop goes on
+ * (others need our sign of life) until nothing of it is left. */
+static void stop_worker(struct agent *a)
 {
     wire_close(&a->down);
     never_ran(a);
     a->worker = 0;
     a->exited = a->status = a->opened = a->done = 0;
-    return kill_children(clock_ms() + AGENT_KILL_MS);
+    a->stop_by = clock_ms() + AGENT_STOP_MS;
+}
+
+/* A turn of that, and then the new worker. Returns when the next is due. */
+static int64_t go_on_stopping(struct agent *a, int64_t now)
+{
+    if (!a->stop_by || a->leaving)
+        return INT64_MAX;
+    if (kill_round()) {
+        if (now >= a->stop_by)
+            leave(a, 1, "what is left of the worker does not die");
+        return now + 1;
+    }
+    a->stop_by = 0;
+    if (a->assign->node_rank >= 0 && a->owed)
+        report_exit(a, a->owed, 0); /* the step was told to end while it had no worker */
+    else if (a->assign->node_rank >= 0)
+        start_worker(a);
+    drop_input(); /* it was the first generation's */
+    return INT64_MAX;
 }
 
 static void take_assign(struct agent *a, const struct wire_message *m)
@@ -367,13 +388,8 @@ static void take_assign(struct agent *a, const struct wire_message *m)
         message_assign_free(a->assign);
     free(a->assign);
     a->assign = next;
-    if (stop_worker(a))
-        leave(a, 1, "what is left of the worker does not die");
-    else if (next->node_rank >= 0 && a->owed)
-        report_exit(a, a->owed, 0); /* the step was told to end while it had no worker */
-    else if (next->node_rank >= 0)
-        start_worker(a);
-    drop_input(); /* it was the first generation's */
+    stop_worker(a);
+    go_on_stopping(a, clock_ms());
 }
 
 static void look(struct agent *a)
@@ -454,7 +470,7 @@ static void take_signal(struct agent *a, int number)
             wire_close(&a->down);
     } else if (number != SIGTERM && number != SIGINT && number != SIGQUIT && number != SIGHUP) {
         return;
-    } else if (a->exited) {
+    } else if (a->exited || a->stop_by) {
         a->owed = number;
     } else {
         /* No worker to obey it: it is for us. */
@@ -530,6 +546,9 @@ static int64_t turn(struct agent *a, int64_t deadline)
         find_hub(a, now);
         next = a->try_at;
     }
+    int64_t stop = go_on_stopping(a, now);
+    if (stop < next)
+        next = stop;
     int64_t hub = a->hub ? hub_tick(a->hub, now) : INT64_MAX;
     return hub < next ? hub : next;
 }

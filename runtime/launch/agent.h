@@ -16,7 +16,8 @@
 enum {
     AGENT_JOIN_MS = 60000,  /* to find the node's hub and the coordinator: others start late too */
     AGENT_LEAVE_MS = 5000,  /* for the other tasks of the node to leave before the hub goes */
-    AGENT_KILL_MS = 5000,   /* for killed processes to be gone: one that stays is in the kernel */
+    AGENT_KILL_MS = 5000,   /* for killed processes to be gone */
+    AGENT_STOP_MS = 60000,  /* likewise, of a big worker: its memory is given back first */
     AGENT_ORDER_MS = 30000, /* a death so soon after a signal to the step obeyed it (KillWait) */
 };
 
@@ -79,6 +80,8 @@ char agent_look(pid_t pid, uint64_t *cpu_ms);
  * (0) or the time is up (-1). Only direct children are signalled, so no number is ever taken for
  * another process. */
 int kill_children(int64_t deadline_ms);
+/* One round of that; 1 while some are left. */
+int kill_round(void);
 
 /* Leave as the worker left: the same exit code, or the same signal. */
 void exit_like(int status, const sigset_t *mask) __attribute__((noreturn));

@@ -205,21 +205,27 @@ static void kill_searched(void)
         closedir(proc);
 }
 
-int kill_children(int64_t deadline_ms)
+int kill_round(void)
 {
     /* A killed child's children become ours and are killed in the next round. */
-    for (;;) {
-        pid_t pid;
-        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
-            continue;
-        if (pid < 0 && errno == ECHILD)
-            return 0;
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+        continue;
+    if (pid < 0 && errno == ECHILD)
+        return 0;
+    if (kill_listed())
+        kill_searched();
+    return 1;
+}
+
+int kill_children(int64_t deadline_ms)
+{
+    while (kill_round()) {
         if (clock_ms() >= deadline_ms)
             return -1;
-        if (kill_listed())
-            kill_searched();
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
+    return 0;
 }
 
 void exit_like(int status, const sigset_t *mask)

@@ -446,6 +446,11 @@ static void rank_fails(struct run *run, int node, const struct message_exited *h
         run_end_because(run, RUN_CAUSE_PEER, f.code, f.text, now + RUN_ORDER_MS);
         return;
     }
+    if (how->flags & EXITED_NEVER && run->config.generation > 1) {
+        snprintf(f.text, sizeof f.text, "the program cannot be executed there: %s", strerror(code));
+        run_lose(run, node, f.text, 0, now); /* a spare that lacks it, perhaps */
+        return;
+    }
     /* No other try will help. */
     int hopeless = how->flags & EXITED_NEVER ||
                    (opened && (code == RUN_EXIT_REFUSED || code == RUN_EXIT_DIVERGED));

@@ -186,14 +186,14 @@ static void ran_again(const struct step *s, const char *const *nodes)
 static void worker_restarts_in_place(void **state)
 {
     (void)state;
-    struct step s = {.argv = {0, "again", s.folder, "1", "11"}, .restarts = 1};
+    struct step s = {.argv = {0, "again", s.folder, "1", "9"}, .restarts = 1};
     static const char *const nodes[] = {"n0", "n0", "n2", "n2"};
     start(&s, 3, 2, 4);
     assert_int_equal(finish(&s), 0);
     for (int i = 0; i < s.n_agents; i++)
         assert_int_equal(exit_of(&s, i), 0);
     ran_again(&s, nodes);
-    has(s.said, "say rank 1 on node n0 ended with signal 11 (Segmentation fault); it is started "
+    has(s.said, "say rank 1 on node n0 ended with signal 9 (Killed); it is started "
                 "again on the same node: generation 2 starts\n");
     has(s.said, "say generation 2 goes on from step 3: detect 0.000 s, decide ");
     has(s.said, "end 0\n");
