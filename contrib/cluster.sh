@@ -149,7 +149,10 @@ choose_number() {
         [ -e /sys/class/net/gtrain$number ] && continue
         [ $mode = plain ] && return 0
         ip -4 route show | grep -q "^10\.$((211 + number))\." && continue
-        ip link add gtrain$number type bridge 2>/dev/null && return 0
+        # An address of its own: a bridge has its lowest port's otherwise, and with the loss of that
+        # node the others would look for the controller at an address that is gone, for seconds.
+        ip link add gtrain$number address "02:67:74:72:61:$(printf %02x "$number")" type bridge \
+            2>/dev/null && return 0
     done
     die "no free bridge name, subnet and port for one more cluster (looked at 30)"
 }
