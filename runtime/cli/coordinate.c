@@ -168,12 +168,18 @@ static struct run_config run_config(const struct coordinate *o, const struct pla
     };
 }
 
+/* How often Slurm has started this job again. */
+static int restarts(void)
+{
+    const char *count = getenv("SLURM_RESTART_COUNT");
+    return count ? atoi(count) : 0;
+}
+
 /* A requeued job is started with the options of its first start: a step that was named then is not
  * where it is now. */
 static const char *restore_of(const struct coordinate *o)
 {
-    const char *restarts = getenv("SLURM_RESTART_COUNT");
-    if (restarts && atoi(restarts) > 0)
+    if (restarts() > 0)
         return "latest";
     return o->restore ? o->restore : "";
 }
@@ -196,6 +202,9 @@ static int coordinate(struct coordinate *o, const struct plan *plan)
         .run_dir = full ? full : dir,
         .port_first = o->port_first,
         .port_last = o->port_last,
+        .job = getenv("SLURM_JOB_ID"),
+        .restarts = restarts(),
+        .requeues = plan->resilience.requeues,
         .life_fd = o->life_fd,
     };
     struct coordinator *c;

@@ -3,9 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
 #include <limits.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,8 +14,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launch/coordinator_requeue.h"
 #include "launch/message.h"
 #include "launch/peers.h"
+#include "launch/runstate.h"
 #include "launch/runlog.h"
 #include "launch/similar.h"
 #include "launch/takeover.h"
@@ -44,6 +44,7 @@ struct coordinator {
     struct run run;
     struct peers peers;
     struct runlog log;
+    struct runstate record;
     struct exchange exchange;
     uint32_t generation; /* that the nodes have been told of, 0: none yet */
     int recovering;      /* it began with a takeover whose phases are not told yet */
@@ -53,32 +54,24 @@ struct coordinator {
     int64_t leave_by;  /* after the end; INT64_MAX before */
 };
 
-/* The address of this host that others most likely reach: that of the default route, else the first
- * interface that is up and not loopback. Nodes also try the one Slurm gives them. */
-static void own_address(char address[64])
+/* Put down where we stand. A run goes on without, but not unnoticed. */
+static void put_down(struct coordinator *c, const char *state, const char *text)
 {
-    snprintf(address, 64, "127.0.0.1");
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9)};
-    inet_pton(AF_INET, "192.0.2.1",
-              &to.sin_addr); /* nothing is sent: only the route is asked for */
-    socklen_t bytes = sizeof to;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    int found = fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof to) &&
-                !getsockname(fd, (struct sockaddr *)&to, &bytes) &&
-                inet_ntop(AF_INET, &to.sin_addr, address, 64);
-    if (fd >= 0)
-        close(fd);
-    struct ifaddrs *all = NULL;
-    if (found || getifaddrs(&all))
-        return;
-    for (struct ifaddrs *i = all; i; i = i->ifa_next) {
-        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
-            i->ifa_flags & IFF_LOOPBACK)
-            continue;
-        inet_ntop(AF_INET, &((struct sockaddr_in *)i->ifa_addr)->sin_addr, address, 64);
-        break;
-    }
-    freeifaddrs(all);
+    struct err err = {""};
+    if (runstate_lost(&c->record, &c->run) ||
+        runstate_write(&c->record, c->options.run_dir, &c->run, state, text, &err))
+        runlog_line(&c->log, "the run's state is not written down: %s",
+                    *err.text ? err.text : "out of memory");
+}
+
+static void open_record(struct coordinator *c)
+{
+    const struct coordinator_options *o = &c->options;
+    struct err err;
+    if (o->run_dir && *o->run_dir && runstate_read(&c->record, o->run_dir, &err) < 0)
+        runlog_line(&c->log, "%s: a new one is begun", err.text);
+    runstate_begin(&c->record, o->job ? o->job : "", o->restarts, o->run.epoch);
+    put_down(c, "waiting", "");
 }
 
 int coordinator_open(struct coordinator **out, const struct coordinator_options *options,
@@ -116,10 +109,11 @@ int coordinator_open(struct coordinator **out, const struct coordinator_options 
         goto fail;
     }
     door->port = ntohs(at.sin_port);
-    own_address(door->address);
+    peers_own_address(door->address);
     auth_hex(c->peers.secret.bytes, door->secret);
     runlog_line(&c->log, "epoch %u of run %s: waiting for %d nodes at %s:%u", options->run.epoch,
                 options->run_id, options->run.nodes, door->address, door->port);
+    open_record(c);
     *out = c;
     return 0;
 fail:
@@ -138,6 +132,7 @@ void coordinator_close(struct coordinator *c)
     wire_frame_drop(c->exchange.answer);
     peers_close(&c->peers);
     runlog_close(&c->log);
+    runstate_free(&c->record);
     run_close(&c->run);
     free(c);
 }
@@ -266,6 +261,7 @@ static void place_all(struct coordinator *c)
     runlog_line(&c->log, "%d nodes are there: generation %u starts with %d ranks, %d spare",
                 c->run.n_nodes, c->run.config.generation, c->run.world, run_spares(&c->run));
     assign_all(c);
+    put_down(c, "running", "");
 }
 
 static void clear_exchange(struct coordinator *c)
@@ -308,6 +304,7 @@ static void take_over(struct coordinator *c)
     clear_exchange(c);
     assign_all(c);
     c->recovering = 1;
+    put_down(c, "running", run->failure.text);
 }
 
 /* Training goes on: say how long that took. A program that does not report steps never comes here.
@@ -326,6 +323,7 @@ static void tell_recovery(struct coordinator *c)
     runlog_line(&c->log, "%s", text);
     tell_srun(c, "say %s", text);
     runlog_event(&c->log, c->options.run_dir, "takeover", step, text);
+    put_down(c, "running", text);
 }
 
 static void take_register(struct coordinator *c, struct peer *peer, const struct wire_message *m)
@@ -523,18 +521,37 @@ static void handle_peer(struct coordinator *c, struct peer *peer, uint32_t event
 
 /* ---- the end ---- */
 
+static void say_end(struct coordinator *c, const char *text)
+{
+    runlog_line(&c->log, "end %u: %s", c->run.code, text);
+    if (c->run.code)
+        tell_srun(c, "say %s", text);
+}
+
+/* For want of nodes the job may go back into the queue. Else this is the end. */
+static void end_or_requeue(struct coordinator *c)
+{
+    struct run *run = &c->run;
+    char more[MESSAGE_TEXT_BYTES + 128];
+    if (runstate_lost(&c->record, run))
+        runlog_line(&c->log, "out of memory for the nodes that failed");
+    if (coordinator_requeue(&c->record, run, c->options.requeues, c->options.run_dir, &c->log,
+                            say_end, c, more, sizeof more))
+        return;
+    size_t used = strlen(run->text);
+    snprintf(run->text + used, sizeof run->text - used, "%s", more);
+    say_end(c, run->text);
+    put_down(c, run->code ? "failed" : "ended", run->text);
+}
+
 /* The user sees one line why: from srun, or, where there is no srun, from one node's agent. */
 static void announce_end(struct coordinator *c)
 {
     struct message_end end = {.code = c->run.code};
-    const char *why = c->run.code ? c->run.text : "";
-    runlog_line(&c->log, "end %u: %s", c->run.code, c->run.text);
+    end_or_requeue(c);
+    const char *why = c->run.code && c->options.life_fd < 0 ? c->run.text : "";
     if (c->peers.refused)
         runlog_line(&c->log, "%llu strangers were refused", (unsigned long long)c->peers.refused);
-    if (*why && c->options.life_fd >= 0) {
-        tell_srun(c, "say %s", why);
-        why = "";
-    }
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
         if (p->stage != PEER_NODE || p->dismissed)

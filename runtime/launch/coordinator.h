@@ -20,6 +20,9 @@ struct coordinator_options {
     const char *restore, *run_dir; /* "" = not said; run_dir "": nothing is written */
     char run_id[RUNDIR_ID_BYTES];
     int port_first, port_last; /* 0: any port */
+    const char *job;           /* Slurm's number of the job; NULL or "": none */
+    int restarts;              /* of the job so far, as Slurm counts */
+    int requeues;              /* how often the job may go back into the queue */
     int life_fd; /* to srun: we end when it does; it gets `say TEXT` and `end STATUS`; -1: none */
 };
 

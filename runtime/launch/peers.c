@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <limits.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -126,6 +128,32 @@ static void greet(struct peers *p, int fd, const struct sockaddr_in *from, int64
     if (epoll_ctl(p->epoll, EPOLL_CTL_ADD, fd, &event) || auth_random(peer->nonce, NULL) ||
         peers_send(p, peer, message_challenge(peer->nonce)))
         peers_refuse(p, peer, "its connection broke");
+}
+
+void peers_own_address(char address[64])
+{
+    snprintf(address, 64, "127.0.0.1");
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9)};
+    inet_pton(AF_INET, "192.0.2.1",
+              &to.sin_addr); /* nothing is sent: only the route is asked for */
+    socklen_t bytes = sizeof to;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int found = fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof to) &&
+                !getsockname(fd, (struct sockaddr *)&to, &bytes) &&
+                inet_ntop(AF_INET, &to.sin_addr, address, 64);
+    if (fd >= 0)
+        close(fd);
+    struct ifaddrs *all = NULL;
+    if (found || getifaddrs(&all))
+        return;
+    for (struct ifaddrs *i = all; i; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) ||
+            i->ifa_flags & IFF_LOOPBACK)
+            continue;
+        inet_ntop(AF_INET, &((struct sockaddr_in *)i->ifa_addr)->sin_addr, address, 64);
+        break;
+    }
+    freeifaddrs(all);
 }
 
 void peers_accept(struct peers *p, int64_t now)

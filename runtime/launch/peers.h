@@ -62,4 +62,8 @@ int64_t peers_sweep(struct peers *p, int64_t now);
 int peers_send(struct peers *p, struct peer *peer, struct wire_frame *f);
 int peers_flush(struct peers *p, struct peer *peer);
 
+/* The address of this host that others most likely reach: that of the default route, else the first
+ * interface that is up and not loopback. Nodes also try the one Slurm gives them. */
+void peers_own_address(char address[64]);
+
 #endif

@@ -301,6 +301,7 @@ void run_lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_
         return;
     }
     node->state = RUN_NODE_LOST;
+    snprintf(node->why, sizeof node->why, "%s", why);
     struct run_failure f = {.cause = RUN_CAUSE_NODE,
                             .rank = -1,
                             .code = 1,
@@ -312,8 +313,10 @@ void run_lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_
     snprintf(f.text, sizeof f.text, "node %s is lost (%s): %s", node->info.node, ranks, why);
     if (run->phase == RUN_GATHERING) {
         node->node_rank = -1;
-        if (!enough(run) && run->n_nodes == run->config.nodes)
+        if (!enough(run) && run->n_nodes == run->config.nodes) {
+            run->machine |= !run->cause;
             fail(run, &f);
+        }
     } else if (node->node_rank >= 0 && node_is_done(run, node)) {
         for (int k = 0; k < run->config.shape.tasks; k++)
             run->ranks[node->node_rank * run->config.shape.tasks + k].exited = 1;
@@ -539,8 +542,10 @@ void run_tick(struct run *run, int64_t now)
         snprintf(text, sizeof text, "only %d of %d nodes have registered within %d s", run->n_nodes,
                  run->config.nodes, RUN_GATHER_MS / 1000);
         run->late = enough(run) > 0;
-        if (!run->late)
+        if (!run->late) {
             run_end_because(run, RUN_CAUSE_SURE, 1, text, now);
+            run->machine = 1;
+        }
     }
     progress_tick(run, now);
     takeover_tick(run, now);

@@ -50,6 +50,7 @@ struct run_node {
     enum run_node_state state;
     int node_rank; /* -1: spare; -2: not placed yet */
     int64_t heard; /* when it last said anything, or its connection broke */
+    char why[128]; /* it was lost */
 };
 
 struct run_rank {
@@ -95,6 +96,7 @@ struct run {
     int late;         /* some nodes did not come in time: it goes on without them */
     int64_t furthest; /* step any rank has ever completed, -1 none */
     int ordered;      /* a rank ended on a signal to the step: nothing is taken over any more */
+    int machine;      /* the end is for want of nodes: on others the run could go on */
 
     struct progress progress;
     struct run_failure failure;

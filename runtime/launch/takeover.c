@@ -124,6 +124,7 @@ void takeover_tick(struct run *run, int64_t now)
         snprintf(text, sizeof text, "%s; no spare is left", f->text);
         text[sizeof run->text - 1] = 0;
         run_end_because(run, RUN_CAUSE_SURE, f->code, text, now);
+        run->machine = 1;
     } else {
         begin_generation(run, now);
     }

@@ -167,6 +167,8 @@ const struct plan_key plan_keys[] = {
      "long"},
     {"resilience", "restarts", KEY_INT, AT(resilience.restarts), 0, 1000, "3", NULL, NULL, 0,
      "of a worker that dies on a healthy node, before that is called a bug"},
+    {"resilience", "requeues", KEY_INT, AT(resilience.requeues), 0, 1000, "10", NULL, NULL, 0,
+     "of a batch job that has lost more nodes than it has spares; 0: never"},
     {"resilience", "shrink", KEY_BOOL, AT(resilience.shrink), 0, 0, "false", NULL, NULL, 0,
      "go on with fewer replicas when no spare is left"},
     /* Llama Team (2024), The Llama 3 Herd of Models, section 3.3.4: 419 unexpected interruptions in

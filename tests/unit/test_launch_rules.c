@@ -153,6 +153,7 @@ static void orders_are_no_failure(void **state)
         assert_int_equal(run.phase, RUN_RUNNING);
     }
     rank_exits(&run, 1, 0, 0, EXITED_ORDERED | EXITED_OPENED | EXITED_DONE, 5000);
+    assert_int_equal(run.machine, 0);
     ends_with(&run, 5000, 128 + SIGTERM,
               "rank 0 on node n0 ended with signal 15 (Terminated) on a signal to the step");
     /* all of them stop in good order: nothing has failed */
@@ -168,6 +169,8 @@ static void close_is_dead_now(void **state)
     struct run run;
     start(&run, 2, 2, 4);
     run_closed(&run, 1, 10);
+    run_tick(&run, 10);
+    assert_int_equal(run.machine, 1); /* on more nodes it could go on */
     ends_with(&run, 10, 1, "node n1 is lost (ranks 2-3): its agent is gone; no spare is left");
 }
 

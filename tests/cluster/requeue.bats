@@ -1,0 +1,126 @@
+# A batch job that loses more nodes than it has spares goes back into the queue by itself, and goes on
+# elsewhere with the losses of a run that nothing happened to.
+
+load cluster.bash
+
+steps=150
+
+setup_file() {
+    cluster_begin
+    write_train_plan
+    "$gtrain" train --local --threads 1 --plan "$here/train.yaml" --dir "$here/undisturbed" \
+        >"$here/undisturbed.out" 2>&1 3>&-
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+    cd "$dir"
+    job=
+}
+
+teardown() {
+    [ -z "$job" ] || scancel "$job" 2>/dev/null || true
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+write_train_plan() {
+    cat >"$here/train.yaml" <<END
+model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
+parallel: {tensor: 1, pipeline: 2, data: 1}
+checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}
+resilience: {heartbeat_ms: 200, patience_ms: 2000}
+END
+}
+
+# "STEP LOSS" of every line, by step, each pair once.
+losses() { # RUN-DIR
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
+}
+
+newest_step() {
+    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/r/metrics.jsonl" 2>/dev/null | sort -n | tail -n 1
+}
+
+at_step() { # STEP
+    [ "$(newest_step)" -ge "$1" ]
+}
+
+# Submit a job that trains.
+submit() { # NODES SPARES SBATCH-ARGS...
+    cat >"$dir/job.sh" <<END
+#!/bin/bash
+#SBATCH --gtrain-plan=$here/train.yaml --gtrain-dir=$dir/r
+echo "start \$SLURM_RESTART_COUNT on \$(scontrol show hostnames | xargs)" >>$dir/starts
+srun -u $gtrain train
+code=\$?
+echo "code \$code" >>$dir/codes
+exit \$code
+END
+    job=$(sbatch --parsable -o "$dir/out" -N"$1" --ntasks-per-node=1 --gtrain-spares="$2" \
+        "${@:3}" "$dir/job.sh")
+}
+
+started() { # TIMES
+    [ "$(wc -l <"$dir/starts")" -ge "$1" ]
+}
+
+show() {
+    tail -n 60 "$dir/out" "$dir/starts" "$dir/codes" "$dir/r/coordinator.log" 2>&1
+    scontrol show job "$job" 2>&1
+    return 1
+}
+
+# The nodes of a start, the batch host first.
+nodes_of() { # START
+    sed -n "$1s/.* on //p" "$dir/starts"
+}
+
+@test "more nodes lost than spares: the job is requeued without them, and no bit changes" {
+    submit 3 1
+    wait_for 20 at_step 5
+    local first second lost
+    first=$(nodes_of 1)
+    lost=${first#* }
+    "$cluster" kill "${lost% *}" >/dev/null &
+    "$cluster" kill "${lost#* }" >/dev/null
+    wait $!
+    wait_for 40 started 2 || show
+    wait_for 60 gone "$job" || show
+    second=$(nodes_of 2)
+    expect "lost nodes ($lost) in the second start ($second)" \
+        "$(tr ' ' '\n' <<<"$second" | grep -cxF "${lost// /$'\n'}")" 0 || show
+    expect "exit code of the last srun" "$(tail -n 1 "$dir/codes")" "code 0" || show
+    expect "losses of $steps steps" "$(losses "$dir/r")" "$(losses "$here/undisturbed")"
+    # Slurm has begun the output anew.
+    expect_match "$(cat "$dir/r/coordinator.log")" \
+        "no spare is left; job $job goes back into the queue \(1 of 10 times\)"
+}
+
+@test "no requeue where the user or Slurm forbids it, and none for a signal" {
+    local how
+    for how in --no-requeue --gtrain-plan="$here/train.yaml",resilience.requeues=0 signal; do
+        rm -rf "$dir/r" "$dir/starts" "$dir/codes"
+        if [ $how = signal ]; then
+            submit 2 0
+            wait_for 20 at_step 3
+            scancel --signal=USR1 "$job.0"
+        else
+            submit 2 0 "$how"
+            wait_for 20 at_step 3
+            "$cluster" kill "$(nodes_of 1 | cut -d' ' -f2)" >/dev/null
+        fi
+        wait_for 40 test -s "$dir/codes" || show
+        "$cluster" up >/dev/null
+        wait_for 40 gone "$job" || show
+        expect "starts with $how" "$(wc -l <"$dir/starts")" 1
+        [ "$(cat "$dir/codes")" != "code 0" ]
+        ! grep -q "goes back into the queue" "$dir/r/coordinator.log"
+    done
+}
