@@ -28,6 +28,10 @@
 
 #include "base/err.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ckpt;
 
 enum ckpt_dtype { CKPT_F64, CKPT_F32, CKPT_BF16, CKPT_I64 };
@@ -235,5 +239,9 @@ int ckpt_fill_end(struct ckpt *c, struct err *err);
  * unfinished file is unlinked. A writer that the kernel does not let go is left behind, with its
  * memory, after another few seconds. */
 void ckpt_close(struct ckpt *c, int64_t deadline_ms);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -5,6 +5,10 @@
 #ifndef GTRAIN_BASE_ERR_H
 #define GTRAIN_BASE_ERR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct err {
     char text[1024];
 };
@@ -20,5 +24,9 @@ int err_set_errno(struct err *err, int errnum, const char *format, ...)
 /* Put "what: " in front of the text that is already there: the caller's view of the same failure.
  */
 int err_prefix(struct err *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
