@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -190,6 +191,12 @@ static void test_nothing_to_report(void **state)
              (char *)*state);
     assert_string_equal(err.text, expected);
     run_free(&run);
+    snprintf(expected, sizeof expected, "%s/metrics.jsonl", (char *)*state);
+    assert_int_equal(mkfifo(expected, 0600), 0);
+    assert_int_equal(run_read(&run, *state, &err), -1);
+    assert_non_null(strstr(err.text, "nothing to report"));
+    run_free(&run);
+    assert_int_equal(unlink(expected), 0);
     put(*state, "metrics.jsonl", "{\"step\":1,\"lo");
     assert_int_equal(run_read(&run, *state, &err), -1);
     snprintf(expected, sizeof expected,
