@@ -26,6 +26,7 @@ int cli_ckpt_export(int argc, char **argv);
 int cli_report(int argc, char **argv);
 int cli_generate(int argc, char **argv);
 int cli_simulate(int argc, char **argv);
+int cli_status(int argc, char **argv);
 
 /* "gtrain: " + text to stderr, one line. */
 void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));

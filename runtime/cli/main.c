@@ -15,6 +15,7 @@ static const struct cli_command commands[] = {
     {"generate", "continue a text with what a run has learnt", cli_generate},
     {"report", "write a run's curves as one HTML page", cli_report},
     {"simulate", "replay failures of a long run: how much of its time is useful", cli_simulate},
+    {"status", "say where a run is, who has which ranks, what failed", cli_status},
     {"train", "train what a plan describes", cli_train},
     {0},
 };

@@ -6,6 +6,7 @@
 #ifndef GTRAIN_LAUNCH_RUNDIR_H
 #define GTRAIN_LAUNCH_RUNDIR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -15,6 +16,10 @@ enum { RUNDIR_ID_BYTES = 17 };
 /* Make dir (and its parents) and lock it. Returns the lock's descriptor (close-on-exec; closing it
  * lets go), or -1 with err, which names the holder when another job has it. */
 int rundir_lock(const char *dir, struct err *err);
+
+/* Does somebody hold the lock now (1, and who, for people), nobody (0), or can that not be told
+ * (-1)? */
+int rundir_holder(const char *dir, char *text, size_t room);
 
 /* Under the lock: the run's id, made at the first launch, and this launch's epoch = last + 1 (the
  * first is 1), on disk for good before this returns 0. */

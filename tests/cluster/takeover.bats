@@ -140,7 +140,14 @@ worker_of() { # RANK
     start_training 5 1
     wait_for 20 at_step 8
     kill -STOP "$(worker_of 2)"
+    expect_match "$("$gtrain" status "$dir")" "^run [0-9a-f]{16}: running \(job [0-9]+, process [0-9]+ on "
     assert_same
+    run "$gtrain" status "$dir"
+    expect_match "$output" "^run [0-9a-f]{16}: not running$"
+    expect_match "$output" "^epoch 1, generation 2, step $steps, loss "
+    expect_match "$output" "^3-3 +n[0-9]"
+    expect_match "$output" " failure +rank 2 on node n[0-9] hangs"
+    expect_match "$output" " takeover +generation 2 goes on from step"
     expect_match "$(cat "$dir/out")" \
         "rank 2 on node n[0-9] hangs after step [0-9]+: it is stopped by a signal; .*again on the same node: generation 2"
 }

@@ -1,0 +1,161 @@
+/* status.c - `gtrain status DIR`: where a run is, who has which ranks, what failed and what was
+ * done.
+ *
+ * All of it lies in the run folder, so it can be asked from anywhere and after the end. */
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/cli.h"
+#include "cli/report_read.h"
+#include "launch/rundir.h"
+
+enum {
+    PATH_BYTES = 4096,
+    EVENTS_SHOWN = 20, /* the last ones: a line each */
+};
+
+static const char USAGE[] =
+    "usage: gtrain status DIR\n"
+    "\n"
+    "Says where the run in the run folder DIR is: whether it runs, epoch, generation, step and "
+    "loss,\n"
+    "which node has which ranks, the spares, and the last failures and takeovers.\n";
+
+/* What others wrote goes to a terminal: no control characters. */
+static void print_text(const char *text)
+{
+    for (; *text; text++)
+        putchar((unsigned char)*text < ' ' || *text == 127 ? '?' : *text);
+}
+
+static void print_time(double seconds)
+{
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    char text[32];
+    if (!localtime_r(&t, &tm) || !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &tm))
+        snprintf(text, sizeof text, "?");
+    fputs(text, stdout);
+}
+
+static int print_run(const char *dir)
+{
+    char id[RUNDIR_ID_BYTES], holder[512];
+    struct err err;
+    if (rundir_read_id(dir, id, &err)) {
+        cli_error("status: %s", err.text);
+        return -1;
+    }
+    printf("run %s: ", id);
+    if (rundir_holder(dir, holder, sizeof holder) > 0) {
+        printf("running (");
+        print_text(holder);
+        puts(")");
+    } else {
+        puts("not running");
+    }
+    return 0;
+}
+
+static void print_step(const struct run *run)
+{
+    if (!run->n_steps) {
+        puts("no step has been made yet");
+        return;
+    }
+    const struct run_step *s = &run->steps[0];
+    for (size_t i = 1; i < run->n_steps; i++)
+        if (run->steps[i].order > s->order)
+            s = &run->steps[i]; /* the newest line: after a restore not the highest step */
+    printf("epoch %d, generation %d, step %lld, loss %.6g", s->epoch, s->generation,
+           (long long)s->step, s->loss);
+    if (isfinite(s->tokens_per_s))
+        printf(", %.0f tokens/s", s->tokens_per_s);
+    if (isfinite(s->time)) {
+        fputs(", at ", stdout);
+        print_time(s->time);
+    }
+    putchar('\n');
+}
+
+/* As the coordinator wrote it. */
+static void print_placement(const char *dir)
+{
+    char path[PATH_BYTES], line[2048];
+    if (snprintf(path, sizeof path, "%s/placement.txt", dir) >= (int)sizeof path)
+        return;
+    FILE *in = fopen(path, "re");
+    if (!in) {
+        puts("\nno coordinator has placed ranks here");
+        return;
+    }
+    putchar('\n');
+    while (fgets(line, sizeof line, in)) {
+        line[strcspn(line, "\n")] = 0;
+        print_text(line);
+        putchar('\n');
+    }
+    fclose(in);
+}
+
+static bool is_shown(const struct run_event *e)
+{
+    static const char *const kinds[] = {"failure", "takeover", "slow", "restored",
+                                        "note",    "stop",     "end"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(e->kind, kinds[i]))
+            return true;
+    return false;
+}
+
+static void print_events(const struct run *run)
+{
+    size_t first = run->n_events, shown = 0;
+    while (first > 0 && shown < EVENTS_SHOWN)
+        shown += is_shown(&run->events[--first]);
+    if (shown)
+        putchar('\n');
+    for (size_t i = first; i < run->n_events; i++) {
+        const struct run_event *e = &run->events[i];
+        if (!is_shown(e))
+            continue;
+        print_time(e->time);
+        printf("  step %-8lld %-9s ", (long long)e->step, e->kind);
+        print_text(e->text);
+        putchar('\n');
+    }
+}
+
+int cli_status(int argc, char **argv)
+{
+    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {0}};
+    struct run run;
+    struct err unused; /* a run that has made no step yet has no metrics */
+    optind = 1;
+    int c = getopt_long(argc, argv, "h", options, NULL);
+    if (c == 'h') {
+        fputs(USAGE, stdout);
+        return EXIT_OK;
+    }
+    if (c != -1 || optind != argc - 1) {
+        fputs(USAGE, stderr);
+        return EXIT_USAGE;
+    }
+    const char *dir = argv[optind];
+    if (print_run(dir))
+        return EXIT_USAGE;
+    run_read(&run, dir, &unused);
+    print_step(&run);
+    print_placement(dir);
+    print_events(&run);
+    run_free(&run);
+    if (!fflush(stdout) && !ferror(stdout))
+        return EXIT_OK;
+    cli_error("status: %s", strerror(errno));
+    return EXIT_FAILED;
+}
