@@ -577,7 +577,13 @@ void agent_main(const struct agent_env *env, char **argv, const sigset_t *mask)
     int64_t next = 0;
     while (!a.leaving)
         next = turn(&a, next);
+    int orphaned = a.hub && hub_orphaned(a.hub);
+    struct message_assign last = {.requeues = 0};
+    if (orphaned)
+        last = *hub_assigned(a.hub);
     clean_up(&a);
+    if (orphaned)
+        agent_requeue(env, &last, a.signals);
     /* Done, or a failure of our own: as the worker left. Else somebody else's failure. */
     int own = a.exited && (a.code == 0 || a.status != 0);
     exit_like(own ? a.status : a.code << 8, mask);

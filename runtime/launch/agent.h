@@ -32,6 +32,7 @@ struct agent_env {
     char program[MESSAGE_PATH_BYTES]; /* to run; "" = argv[1] */
     char node[MESSAGE_NAME_BYTES], topology[MESSAGE_TEXT_BYTES];
     char step[64]; /* JOB.STEP, for the name of the node's socket */
+    char job[32];  /* SLURM_JOB_ID */
     uint32_t node_id, nodes, tasks, proc_id, local_id, local_tasks;
 };
 
@@ -82,6 +83,11 @@ char agent_look(pid_t pid, uint64_t *cpu_ms);
 int kill_children(int64_t deadline_ms);
 /* One round of that; 1 while some are left. */
 int kill_round(void);
+
+/* The coordinator is lost, and with it, as like as not, the batch host: whose job will not be
+ * requeued by anybody but us. The lowest node that lives does it, if it is a batch job. Returns at
+ * once when the step is signalled (`signals`: a signalfd), as Slurm does when another was first. */
+void agent_requeue(const struct agent_env *env, const struct message_assign *last, int signals);
 
 /* Leave as the worker left: the same exit code, or the same signal. */
 void exit_like(int status, const sigset_t *mask) __attribute__((noreturn));

@@ -110,6 +110,7 @@ static int take_place(struct agent_env *env, struct err *err)
         return err_set(err, "SLURMD_NODENAME is not set: gtrain-agent runs in a Slurm step");
     take_text("SLURM_TOPOLOGY_ADDR", env->topology, sizeof env->topology);
     const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+    snprintf(env->job, sizeof env->job, "%s", job ? job : "");
     snprintf(env->step, sizeof env->step, "%.24s.%.24s", job ? job : "", step ? step : "");
     return 0;
 }

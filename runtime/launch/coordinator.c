@@ -225,6 +225,9 @@ static void send_assignment(struct coordinator *c, struct peer *peer, int spares
         .spares = (uint32_t)spares,
         .heartbeat_ms = (uint32_t)o->run.heartbeat_ms,
         .patience_ms = (uint32_t)o->run.patience_ms,
+        .restarts = (uint32_t)o->restarts,
+        .requeues =
+            o->requeues > c->record.requeues ? (uint32_t)(o->requeues - c->record.requeues) : 0,
         .master_port = master->info.port,
         .plan = (char *)o->plan_text,
         .plan_bytes = o->plan_text ? o->plan_bytes : 0,

@@ -55,6 +55,7 @@ struct hub {
     int reserved; /* a socket that keeps MASTER_PORT free until ranks are given out; -1 */
     struct message_assign assigned;
     int has_assigned;
+    int orphaned;
 };
 
 /* ---- down: to the tasks ---- */
@@ -308,7 +309,8 @@ static void connection_failed(struct hub *h, int64_t now)
     if (h->state == HUB_ENDED)
         return;
     if (h->state == HUB_REGISTERED)
-        h->give_up_at = now + HUB_ORPHAN_MS;
+        h->give_up_at =
+            now + (h->has_assigned ? (int64_t)HUB_ORPHAN * h->assigned.patience_ms : AGENT_JOIN_MS);
     h->state = HUB_CONNECTING;
     h->attempt_at = now + HUB_PAUSE_MS;
 }
@@ -561,13 +563,14 @@ static void give_up(struct hub *h)
         snprintf(text, sizeof text, "only %d of %u tasks have started within %d s", h->joined,
                  h->env->local_tasks, AGENT_JOIN_MS / 1000);
     else if (h->has_assigned)
-        snprintf(text, sizeof text, "the coordinator (srun's host) has been away for %d s",
-                 HUB_ORPHAN_MS / 1000);
+        snprintf(text, sizeof text, "the coordinator (srun's host) has been away for %.1f s",
+                 (double)HUB_ORPHAN * h->assigned.patience_ms * 1e-3);
     else
         snprintf(text, sizeof text,
                  "no way to the coordinator at %s port %u within %d s: nodes must reach srun's "
                  "host (SrunPortRange helps with firewalls)",
                  h->env->door.address[0], h->env->door.port, AGENT_JOIN_MS / 1000);
+    h->orphaned = h->has_assigned;
     end_here(h, text);
 }
 
@@ -616,4 +619,14 @@ int hub_finished(const struct hub *h)
         if (h->all[i].present && h->all[i].local_id > 0)
             return 0;
     return 1;
+}
+
+const struct message_assign *hub_assigned(const struct hub *h)
+{
+    return h->has_assigned ? &h->assigned : NULL;
+}
+
+int hub_orphaned(const struct hub *h)
+{
+    return h->orphaned;
 }

@@ -13,10 +13,10 @@
 struct hub;
 
 enum {
-    HUB_TRY_MS = 3000,     /* one attempt to connect and prove */
-    HUB_PAUSE_MS = 200,    /* between attempts */
-    HUB_ORPHAN_MS = 30000, /* the workers go on without a coordinator for so long */
-    HUB_SILENCES = 3,      /* patiences of silence before the connection is made anew */
+    HUB_TRY_MS = 3000,  /* one attempt to connect and prove */
+    HUB_PAUSE_MS = 200, /* between attempts */
+    HUB_ORPHAN = 3,     /* patiences that the workers go on without a coordinator */
+    HUB_SILENCES = 3,   /* patiences of silence before the connection is made anew */
 };
 
 /* own_fd: our end of a socket whose other end is the agent's own task. */
@@ -29,5 +29,10 @@ int64_t hub_tick(struct hub *h, int64_t now);
 
 /* 1 when the end has been told to all tasks and those but our own have left. */
 int hub_finished(const struct hub *h);
+
+/* What it was told last; NULL: nothing yet. */
+const struct message_assign *hub_assigned(const struct hub *h);
+/* 1 if it has ended because the coordinator was away for too long. */
+int hub_orphaned(const struct hub *h);
 
 #endif

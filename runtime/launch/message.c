@@ -140,6 +140,8 @@ struct wire_frame *message_assign(const struct message_assign *v)
     wire_put_u32(f, v->spares);
     wire_put_u32(f, v->heartbeat_ms);
     wire_put_u32(f, v->patience_ms);
+    wire_put_u32(f, v->restarts);
+    wire_put_u32(f, v->requeues);
     wire_put_string(f, v->address);
     wire_put_string(f, v->master_address);
     wire_put_u16(f, v->master_port);
@@ -177,6 +179,8 @@ int message_get_assign(const struct wire_message *m, struct message_assign *v)
     v->spares = wire_get_u32(&r);
     v->heartbeat_ms = wire_get_u32(&r);
     v->patience_ms = wire_get_u32(&r);
+    v->restarts = wire_get_u32(&r);
+    v->requeues = wire_get_u32(&r);
     wire_get_string(&r, v->address, sizeof v->address);
     wire_get_string(&r, v->master_address, sizeof v->master_address);
     v->master_port = wire_get_u16(&r);

@@ -89,7 +89,8 @@ struct message_assign {
     int32_t node_rank; /* -1: a spare */
     uint32_t spares;
     uint32_t heartbeat_ms, patience_ms;
-    char address[64]; /* this node's own, towards the others */
+    uint32_t restarts, requeues; /* of the job: so far as Slurm counts, and how many may follow */
+    char address[64];            /* this node's own, towards the others */
     char master_address[64];
     uint16_t master_port;
     char run_id[17];

@@ -124,3 +124,23 @@ nodes_of() { # START
         ! grep -q "goes back into the queue" "$dir/r/coordinator.log"
     done
 }
+
+@test "the batch host dies: an agent that is left requeues the job" {
+    submit 3 1
+    wait_for 20 at_step 5
+    local host
+    host=$(nodes_of 1 | cut -d' ' -f1)
+    "$cluster" kill "$host" >/dev/null
+    requeued() {
+        scontrol show job -o "$job" | grep -E "Restarts=1 .*ExcNodeList=$host "
+    }
+    wait_for 40 requeued || show
+    # Slurm waits for the host to confirm the job's end; it would give up after SlurmdTimeout.
+    "$cluster" up >/dev/null
+    wait_for 40 started 2 || show
+    wait_for 60 gone "$job" || show
+    expect "exit code of the last srun" "$(tail -n 1 "$dir/codes")" "code 0" || show
+    ! nodes_of 2 | grep -qw "$host"
+    expect "losses of $steps steps" "$(losses "$dir/r")" "$(losses "$here/undisturbed")"
+    expect "requeues that are counted" "$(sed -n 's/.*"requeues": *\([0-9]*\).*/\1/p' "$dir/r/state.json")" 1
+}
