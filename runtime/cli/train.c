@@ -5,17 +5,33 @@
 
 #include <getopt.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-/* The one thing a signal handler may do. A second signal of the kind ends the process at once. */
+/* Slurm and the agent may both pass on what was one signal: within this time it is one. A loaded
+ * machine takes a moment to wake the agent; a person who means it twice does not hurry so. */
+#define SAME_SIGNAL_MS 1000
+
 static volatile sig_atomic_t stop_signal;
 
+/* The first signal asks for an orderly end, a later one ends the process at once. */
 static void on_stop(int signal_number)
 {
+    static int64_t first_ms;
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (!stop_signal)
+        first_ms = now_ms;
+    else if (now_ms - first_ms > SAME_SIGNAL_MS) {
+        signal(signal_number, SIG_DFL);
+        raise(signal_number);
+    }
     stop_signal = signal_number;
 }
 
@@ -27,8 +43,11 @@ static int stop_asked(void *arg)
 
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART | SA_RESETHAND};
+    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    /* One at a time: the handler looks at what it left behind. */
     sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, SIGTERM);
+    sigaddset(&action.sa_mask, SIGINT);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     /* Nobody reads the progress any more (`gtrain train | head`): no reason to stop training. */

@@ -49,6 +49,23 @@ static void test_reader_goes_away(void **state)
     assert_string_equal(text, "step 0: start: from first weights\n0\n6\n");
 }
 
+/* What Slurm sends once may arrive twice. The step is a long one, so that it has not ended by then;
+ * the plan is kept small, but for its sizes. */
+static void test_signal_twice(void **state)
+{
+    char text[4096];
+    (void)state;
+    int rc =
+        run("big=model.layers=2,model.hidden=256,model.ffn=1024,training.global_batch=256; "
+            "$g train --plan plan.yaml,$big,checkpoint.every=0 --local --dir twice >out & p=$!; "
+            "i=0; until grep -q start out || [ $i = 500 ]; do sleep 0.02; i=$((i+1)); done; "
+            "kill -TERM $p; sleep 0.02; kill -TERM $p; wait $p; echo $?; "
+            "grep -o 'stop: .*' out; rm -rf out twice disk",
+            text);
+    assert_int_equal(rc, 0);
+    assert_string_equal(text, "0\nstop: asked to stop\n");
+}
+
 /* The checkpoints are on the disk of another machine. */
 static void test_generate_elsewhere(void **state)
 {
@@ -92,6 +109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reader_goes_away),
         cmocka_unit_test(test_generate_elsewhere),
+        cmocka_unit_test(test_signal_twice),
     };
     return cmocka_run_group_tests_name("train cli", tests, make_folder, drop_folder);
 }
