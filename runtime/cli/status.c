@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/report_read.h"
 #include "launch/rundir.h"
+#include "launch/runstate.h"
 
 enum {
     PATH_BYTES = 4096,
@@ -83,6 +84,43 @@ static void print_step(const struct run *run)
     putchar('\n');
 }
 
+/* The newest that is committed. */
+static void print_checkpoint(const struct run *run)
+{
+    for (size_t i = run->n_events; i-- > 0;)
+        if (!strcmp(run->events[i].kind, "checkpoint") &&
+            strstr(run->events[i].text, "committed")) {
+            printf("newest checkpoint: step %lld, at ", (long long)run->events[i].step);
+            print_time(run->events[i].time);
+            putchar('\n');
+            return;
+        }
+}
+
+/* How often Slurm's job was requeued, and the nodes that failed it. */
+static void print_job(const char *dir)
+{
+    struct runstate r;
+    struct err unused; /* without a coordinator there is none */
+    if (runstate_read(&r, dir, &unused) < 1 || !*r.job)
+        return;
+    fputs("job ", stdout);
+    print_text(r.job);
+    fputs(": ", stdout);
+    print_text(r.state);
+    printf(", requeued %d times\n", r.requeues);
+    for (int i = 0; i < r.n_failed; i++) {
+        fputs("  failed ", stdout);
+        print_time(r.failed[i].time);
+        putchar(' ');
+        print_text(r.failed[i].node);
+        fputs(": ", stdout);
+        print_text(r.failed[i].reason);
+        putchar('\n');
+    }
+    runstate_free(&r);
+}
+
 /* As the coordinator wrote it. */
 static void print_placement(const char *dir)
 {
@@ -151,6 +189,8 @@ int cli_status(int argc, char **argv)
         return EXIT_USAGE;
     run_read(&run, dir, &unused);
     print_step(&run);
+    print_checkpoint(&run);
+    print_job(dir);
     print_placement(dir);
     print_events(&run);
     run_free(&run);

@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "launch/run.h"
+
 enum { RUNSTATE_MAX_BYTES = 16777216, RUNSTATE_FAILED_MAX = 10000 };
 
 static double now(void)

@@ -6,7 +6,9 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "launch/run.h"
+#include "launch/message.h"
+
+struct run; /* the coordinator's, of launch/run.h */
 
 struct runstate_failed {
     char node[MESSAGE_NAME_BYTES];

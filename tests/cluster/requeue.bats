@@ -98,6 +98,10 @@ nodes_of() { # START
         "$(tr ' ' '\n' <<<"$second" | grep -cxF "${lost// /$'\n'}")" 0 || show
     expect "exit code of the last srun" "$(tail -n 1 "$dir/codes")" "code 0" || show
     expect "losses of $steps steps" "$(losses "$dir/r")" "$(losses "$here/undisturbed")"
+    "$gtrain" status "$dir/r" >"$dir/status"
+    expect_match "$(cat "$dir/status")" "^job $job: ended, requeued 1 times"
+    expect_match "$(cat "$dir/status")" "^newest checkpoint: step $steps, "
+    expect_match "$(cat "$dir/status")" "^  failed .* (${lost/ /|}): its agent is gone"
     # Slurm has begun the output anew.
     expect_match "$(cat "$dir/r/coordinator.log")" \
         "no spare is left; job $job goes back into the queue \(1 of 10 times\)"
