@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "launch/requeue.h"
+#include "launch/run.h"
 #include "launch/runstate.h"
 
 /* Shortened from Slurm 22.05. */
