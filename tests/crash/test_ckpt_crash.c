@@ -9,7 +9,7 @@
  * decision between the two, and at the end restores itself. Everything follows from the case's
  * number.
  *
- *   test_ckpt_crash [--long | --cases N | --case K]
+ *   test_ckpt_crash [--long | --cases N | --case K]      GTRAIN_TEST_LONG=yes is --long
  */
 #include "crash_shim.h"
 #include "../unit/ckpt_help.h"
@@ -362,7 +362,8 @@ static void test_dead_writer(void **unused)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--long"))
+    const char *asked = getenv("GTRAIN_TEST_LONG");
+    if ((argc == 2 && !strcmp(argv[1], "--long")) || (argc == 1 && asked && !strcmp(asked, "yes")))
         last_case = CASES_LONG - 1;
     else if (argc == 3 && !strcmp(argv[1], "--cases"))
         last_case = atoi(argv[2]) - 1;
