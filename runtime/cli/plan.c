@@ -158,13 +158,13 @@ static void programs_free(struct program *stages, int n)
     free(stages);
 }
 
-/* All stages' programs, or NULL. */
+/* All stages' programs, or NULL: of the first replica, which none has more to do than. */
 static struct program *programs_make(const struct plan *plan, struct err *err)
 {
     int n = plan->parallel.pipeline;
-    if ((int64_t)n * plan->accumulation > MAX_DRAWN) {
+    if ((int64_t)n * plan_most_microbatches(plan) > MAX_DRAWN) {
         err_set(err, "%lld microbatches in %d stages are too many to draw",
-                (long long)plan->accumulation, n);
+                (long long)plan_most_microbatches(plan), n);
         return NULL;
     }
     struct program *stages = calloc((size_t)n, sizeof *stages);
@@ -173,7 +173,7 @@ static struct program *programs_make(const struct plan *plan, struct err *err)
         return NULL;
     }
     for (int i = 0; i < n; i++)
-        if (program_make(&stages[i], plan, i, err) < 0) {
+        if (program_make(&stages[i], plan, 0, i, err) < 0) {
             programs_free(stages, n);
             return NULL;
         }

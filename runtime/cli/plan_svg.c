@@ -127,10 +127,11 @@ static void draw_head(const struct plan *plan, FILE *out)
             p->pipeline, p->data);
     fprintf(
         out,
-        "<text x=\"%d\" y=\"98\" font-size=\"14\" fill=\"#445\">%.3g million tokens a step in %lld "
+        "<text x=\"%d\" y=\"98\" font-size=\"14\" fill=\"#445\">%.3g million tokens a step in "
+        "%lld%s "
         "microbatches a replica, %.3g FLOPs a token, about %.1f %s on the fullest rank</text>\n",
-        MARGIN, tokens / 1e6, (long long)plan->accumulation, plan_flops_per_token(plan),
-        most / (big ? 1073741824.0 : 1048576.0), big ? "GiB" : "MiB");
+        MARGIN, tokens / 1e6, (long long)plan->accumulation, plan->extra ? " or one more" : "",
+        plan_flops_per_token(plan), most / (big ? 1073741824.0 : 1048576.0), big ? "GiB" : "MiB");
 }
 
 int plan_svg(const struct plan *plan, const struct program *stages, FILE *out, struct err *err)

@@ -192,28 +192,47 @@ static int check_schedule(const struct plan *plan, struct err *err)
         (long long)(t->decay_steps > t->wsd_decay_steps ? t->decay_steps - t->wsd_decay_steps : 0));
 }
 
-static int check_batch(struct plan *plan, struct err *err)
+/* The step's microbatches to the replicas. */
+static int share_batch(struct plan *plan, struct err *err)
 {
     const struct plan_training *t = &plan->training;
-    int64_t at_once = (int64_t)plan->parallel.data * t->microbatch;
-    if (t->global_batch % at_once) {
-        int64_t above = (t->global_batch / at_once + 1) * at_once, below = above - at_once;
-        char near[60];
+    int replicas = plan->parallel.data;
+    bool uneven = plan->parallel.uneven;
+    int64_t all = t->global_batch / t->microbatch;
+    int64_t unit = uneven ? t->microbatch : replicas * t->microbatch;
+    char near[60];
+    if (t->global_batch % unit || all < replicas) {
+        int64_t above = (t->global_batch / unit + 1) * unit, below = above - unit;
+        if (uneven && above < replicas * t->microbatch)
+            above = replicas * t->microbatch, below = 0;
         snprintf(near, sizeof near, below ? "%lld or %lld" : "%lld",
                  (long long)(below ? below : above), (long long)above);
         return plan_error(plan, "training.global_batch", err,
                           "training.global_batch is %lld, but %d replicas (parallel.data) take "
-                          "microbatches of %lld: use a multiple of %lld, such as %s",
-                          (long long)t->global_batch, plan->parallel.data, (long long)t->microbatch,
-                          (long long)at_once, near);
+                          "microbatches of %lld: use a multiple of %lld, such as %s%s",
+                          (long long)t->global_batch, replicas, (long long)t->microbatch,
+                          (long long)unit, near,
+                          !uneven && t->global_batch % t->microbatch == 0 && all >= replicas
+                              ? ", or parallel.uneven: true"
+                              : "");
     }
-    plan->accumulation = t->global_batch / at_once;
-    if (plan->accumulation > MAX_ACCUMULATION)
+    plan->accumulation = all / replicas;
+    plan->extra = (int)(all % replicas);
+    return 0;
+}
+
+static int check_batch(struct plan *plan, struct err *err)
+{
+    const struct plan_training *t = &plan->training;
+    if (share_batch(plan, err) < 0)
+        return -1;
+    int64_t most = plan_most_microbatches(plan);
+    if (most > MAX_ACCUMULATION)
         return plan_error(plan, "training.microbatch", err,
                           "training.microbatch is %lld, but that makes %lld microbatches a step: "
                           "use %lld or more",
-                          (long long)t->microbatch, (long long)plan->accumulation,
-                          (long long)((plan->accumulation - 1) / MAX_ACCUMULATION + 1) *
+                          (long long)t->microbatch, (long long)most,
+                          (long long)((most - 1) / MAX_ACCUMULATION + 1) *
                               (long long)t->microbatch);
     double tokens = (double)t->global_batch * (double)t->sequence;
     if (tokens * (double)t->steps > MAX_TOKENS)

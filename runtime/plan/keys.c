@@ -127,6 +127,8 @@ const struct plan_key plan_keys[] = {
      "order of a stage's forwards and backwards"},
     {"parallel", "shard", KEY_CHOICE, AT(parallel.shard), 0, 0, "none", NULL, shards, 0,
      "what replicas split among them (ZeRO 1, 2, 3)"},
+    {"parallel", "uneven", KEY_BOOL, AT(parallel.uneven), 0, 0, "false", NULL, NULL, 0,
+     "global_batch need not divide among the replicas: the first ones take a microbatch more"},
 
     {"checkpoint", "local", KEY_PATH, AT(checkpoint.local), 0, 0, NULL, NULL, NULL, KEY_OPTIONAL,
      "folder on each node's own disk"},

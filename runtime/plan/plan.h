@@ -70,6 +70,7 @@ struct plan_parallel {
     int tensor, context, expert, pipeline, virtual_stages, data; /* YAML key `virtual` */
     enum plan_schedule schedule;
     enum plan_shard shard;
+    bool uneven; /* replicas may take unequal numbers of microbatches */
 };
 
 enum { PLAN_AUTO = -1 }; /* of a key that takes `auto` */
@@ -116,7 +117,8 @@ struct plan {
     struct plan_resilience resilience;
 
     int world;               /* product of the degrees */
-    int64_t accumulation;    /* microbatches a step and data-parallel replica */
+    int64_t accumulation;    /* microbatches a step and data-parallel replica, at least; */
+    int extra;               /* the first so many replicas take one more (parallel.uneven) */
     int64_t parameters;      /* of the whole model, a tied head counted once */
     struct plan_mark *marks; /* owned */
     int n_marks;
@@ -166,7 +168,16 @@ struct plan_memory {
 };
 struct plan_memory plan_memory(const struct plan *plan, int stage);
 
-/* Sets of saved activations a stage holds at once: min(m, p - stage) for 1f1b, m for gpipe. */
+/* Microbatches [*first, *first + *count) of a step are the replica's: as even as can be, in order,
+ * the first replicas take one more where they do not divide. Pure. */
+void plan_replica_microbatches(const struct plan *plan, int replica, int64_t *first,
+                               int64_t *count);
+
+/* The most microbatches that a replica takes in a step. Pure. */
+int64_t plan_most_microbatches(const struct plan *plan);
+
+/* Sets of saved activations a stage holds at once: min(m, p - stage) for 1f1b, m for gpipe,
+ * m the most microbatches of a replica. */
 int64_t plan_stage_slots(const struct plan *plan, int stage);
 
 /* Nodes a step needs with this many tasks per node: world / tasks (must divide) + spares. -1: err.

@@ -28,6 +28,23 @@ static void print_count(double n, FILE *out)
     fprintf(out, unit ? "%.2f%s" : "%.0f%s", n, units[unit]);
 }
 
+/* Where they do not divide, the replicas with fewer wait for the others. */
+static void print_microbatches(const struct plan *plan, FILE *out)
+{
+    long long m = plan->accumulation, samples = plan->training.microbatch;
+    int n = plan->parallel.data;
+    if (!plan->extra) {
+        fprintf(out, "# microbatches     %lld of %lld samples, a step and replica\n", m, samples);
+        return;
+    }
+    double idle = (double)(n - plan->extra) / ((double)n * (double)(m + 1));
+    fprintf(
+        out,
+        "# microbatches     of %lld samples, a step: %lld on %d replicas, %lld on %d, which idle: "
+        "%.1f%% of all\n",
+        samples, m + 1, plan->extra, m, n - plan->extra, 100 * idle);
+}
+
 static void print_sums(const struct plan *plan, FILE *out)
 {
     double tokens = (double)plan->training.global_batch * (double)plan->training.sequence;
@@ -44,8 +61,7 @@ static void print_sums(const struct plan *plan, FILE *out)
             "# ranks            %d = tensor %d x context %d x expert %d x pipeline %d x data %d\n",
             plan->world, plan->parallel.tensor, plan->parallel.context, plan->parallel.expert,
             plan->parallel.pipeline, plan->parallel.data);
-    fprintf(out, "# microbatches     %lld of %lld samples, a step and replica\n",
-            (long long)plan->accumulation, (long long)plan->training.microbatch);
+    print_microbatches(plan, out);
     fprintf(out, "# plan hash        %016llx\n", (unsigned long long)plan_hash(plan));
 }
 

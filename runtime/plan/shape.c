@@ -55,12 +55,22 @@ double plan_flops_per_token(const struct plan *plan)
     return 6 * matrices + attention;
 }
 
+void plan_replica_microbatches(const struct plan *plan, int replica, int64_t *first, int64_t *count)
+{
+    int64_t more = replica < plan->extra ? replica : plan->extra;
+    *first = replica * plan->accumulation + more;
+    *count = plan->accumulation + (replica < plan->extra);
+}
+
+int64_t plan_most_microbatches(const struct plan *plan)
+{
+    return plan->accumulation + (plan->extra > 0);
+}
+
 int64_t plan_stage_slots(const struct plan *plan, int stage)
 {
-    int64_t depth = plan->parallel.pipeline - stage;
-    if (plan->parallel.schedule == PLAN_GPIPE || depth > plan->accumulation)
-        return plan->accumulation;
-    return depth;
+    int64_t depth = plan->parallel.pipeline - stage, most = plan_most_microbatches(plan);
+    return plan->parallel.schedule == PLAN_GPIPE || depth > most ? most : depth;
 }
 
 /* Weights, gradients, optimizer: bytes per parameter. bf16 is mixed precision: bf16 weights, and in

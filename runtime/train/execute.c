@@ -106,8 +106,9 @@ fail:
 static int64_t first_sample(const struct executor *x, const struct pass *pass, int microbatch)
 {
     const struct plan_training *t = &x->plan->training;
-    int64_t replica = t->global_batch / x->mesh->degree[MESH_DATA];
-    return pass->first_sample + x->mesh->coord[MESH_DATA] * replica + microbatch * t->microbatch;
+    int64_t first, count;
+    plan_replica_microbatches(x->plan, x->mesh->coord[MESH_DATA], &first, &count);
+    return pass->first_sample + (first + microbatch) * t->microbatch;
 }
 
 static int load(struct executor *x, const struct action *a, const struct pass *pass,

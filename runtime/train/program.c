@@ -163,9 +163,13 @@ static int add_update(struct maker *m, const struct plan *plan)
     return 0;
 }
 
-static int maker_open(struct maker *m, const struct plan *plan, int stage, int64_t microbatches)
+static int maker_open(struct maker *m, const struct plan *plan, int replica, int stage)
 {
     int stages = plan->parallel.pipeline;
+    int64_t first, microbatches;
+    plan_replica_microbatches(plan, replica, &first, &microbatches);
+    if (replica < 0 || replica >= plan->parallel.data)
+        return err_set(m->err, "there is no replica %d of %d", replica, plan->parallel.data);
     if (stage < 0 || stage >= stages)
         return err_set(m->err, "there is no stage %d in a pipeline of %d", stage, stages);
     if (microbatches < 1 || microbatches > MAX_MICROBATCHES)
@@ -190,11 +194,12 @@ static int maker_open(struct maker *m, const struct plan *plan, int stage, int64
     return 0;
 }
 
-int program_make(struct program *p, const struct plan *plan, int stage, struct err *err)
+int program_make(struct program *p, const struct plan *plan, int replica, int stage,
+                 struct err *err)
 {
     struct maker m = {.p = p, .err = err};
     *p = (struct program){0};
-    if (maker_open(&m, plan, stage, plan->accumulation) < 0)
+    if (maker_open(&m, plan, replica, stage) < 0)
         goto fail;
     /* slots = the forwards ahead + the one that its own backward follows. */
     int n = (int)p->microbatches, ahead = p->slots - 1;
@@ -214,14 +219,14 @@ fail:
     return -1;
 }
 
-int program_make_validation(struct program *p, const struct plan *plan, int stage,
-                            int64_t microbatches, struct err *err)
+int program_make_validation(struct program *p, const struct plan *plan, int replica, int stage,
+                            struct err *err)
 {
     struct maker m = {.p = p, .forward_only = true, .err = err};
     *p = (struct program){0};
-    if (maker_open(&m, plan, stage, microbatches) < 0)
+    if (maker_open(&m, plan, replica, stage) < 0)
         goto fail;
-    for (int i = 0; i < (int)microbatches; i++)
+    for (int i = 0; i < (int)p->microbatches; i++)
         if (add_forward(&m, i) < 0)
             goto fail;
     free(m.newest);

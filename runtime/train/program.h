@@ -1,8 +1,10 @@
 /* program.h - a training step as data: made by one function, checked, printed, drawn, then run.
  *
- * program_make is a pure function of the plan and a rank's pipeline stage. An action names what to
- * do, on which microbatch, and what must have happened before; the executor (execute.c) holds no
- * decision. Ranks that differ only in tensor or data coordinate have the same program.
+ * program_make is a pure function of the plan and a rank's replica and pipeline stage. An action
+ * names what to do, on which microbatch, and what must have happened before; the executor
+ * (execute.c) holds no decision. Ranks that differ only in tensor coordinate have the same program,
+ * and so have replicas with as many microbatches. Others differ in what comes before the
+ * reductions: where replicas meet, they all do, once a step.
  *
  * What a program means, for whoever runs or checks it:
  * - Actions are submitted in their order, each on its stream; one stream keeps order, two streams
@@ -68,10 +70,11 @@ struct program {
 };
 
 /* Pure. -1 with err when the plan asks for a schedule that is not built. */
-int program_make(struct program *p, const struct plan *plan, int stage, struct err *err);
+int program_make(struct program *p, const struct plan *plan, int replica, int stage,
+                 struct err *err);
 /* Only forwards, for validation: loads, receives, forwards, sends. */
-int program_make_validation(struct program *p, const struct plan *plan, int stage,
-                            int64_t microbatches, struct err *err);
+int program_make_validation(struct program *p, const struct plan *plan, int replica, int stage,
+                            struct err *err);
 void program_free(struct program *p);
 
 /* Check all stages' programs against each other: every action's inputs come before it and are

@@ -100,12 +100,11 @@ struct kbuf step_losses(const struct step *s, int64_t microbatch)
 {
     const struct mesh *mesh = s->mesh;
     size_t samples = (size_t)s->plan->training.microbatch;
-    size_t replica = (size_t)(s->n_samples / mesh->degree[MESH_DATA]);
+    int64_t first, count;
+    plan_replica_microbatches(s->plan, mesh->coord[MESH_DATA], &first, &count);
     if (mesh->coord[MESH_TENSOR] != 0)
         return s->spare_losses;
-    return kbuf_slice(s->losses,
-                      (size_t)mesh->coord[MESH_DATA] * replica + (size_t)microbatch * samples,
-                      samples);
+    return kbuf_slice(s->losses, (size_t)(first + microbatch) * samples, samples);
 }
 
 /* The other stage's gradient of the shared tensor comes into tied_grad, ours goes there. */

@@ -51,12 +51,12 @@ static int open_data(struct trainer *r, struct err *err)
 
 static int open_programs(struct trainer *r, struct err *err)
 {
-    int stage = r->mesh.coord[MESH_PIPELINE];
-    if (program_make(&r->program, r->plan, stage, err))
+    int replica = r->mesh.coord[MESH_DATA], stage = r->mesh.coord[MESH_PIPELINE];
+    if (program_make(&r->program, r->plan, replica, stage, err))
         return -1;
     if (!r->held_out)
         return 0;
-    return program_make_validation(&r->validation, r->plan, stage, r->plan->accumulation, err);
+    return program_make_validation(&r->validation, r->plan, replica, stage, err);
 }
 
 static int larger(int a, int b)

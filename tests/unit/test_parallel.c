@@ -31,6 +31,8 @@ static const char *const layouts[][4] = {
     {"parallel.tensor=2", "parallel.pipeline=2"},
     {"parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2"},
     {"parallel.pipeline=4"},
+    {"parallel.data=3", "parallel.uneven=true"},
+    {"parallel.data=3", "parallel.uneven=true", "parallel.pipeline=2", "training.microbatch=1"},
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
@@ -186,6 +188,7 @@ static void deferred_bitwise(void **state)
         {"parallel.pipeline=4", "training.microbatch=1"},
         {"parallel.pipeline=2", "training.microbatch=1", "model.tied=true"},
         {"parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2", "training.microbatch=1"},
+        {"parallel.pipeline=2", "parallel.data=3", "parallel.uneven=true", "training.microbatch=1"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct rig_run run = {.folder = folder, .steps = 8};

@@ -204,9 +204,13 @@ static void test_model(void **state)
 static void test_training(void **state)
 {
     static const struct bad cases[] = {
-        {MODEL "parallel: {data: 3}\n", "p.yaml:3:24: training.global_batch is 16, but 3 replicas "
-                                        "(parallel.data) take microbatches "
-                                        "of 1: use a multiple of 3, such as 15 or 18"},
+        {MODEL "parallel: {data: 3}\n",
+         "p.yaml:3:24: training.global_batch is 16, but 3 replicas "
+         "(parallel.data) take microbatches "
+         "of 1: use a multiple of 3, such as 15 or 18, or parallel.uneven: true"},
+        {MODEL "parallel: {data: 32, uneven: true}\n",
+         "p.yaml:3:24: training.global_batch is 16, but 32 replicas (parallel.data) take "
+         "microbatches of 1: use a multiple of 1, such as 32"},
         {MODEL "parallel: {data: 32}\n",
          "p.yaml:3:24: training.global_batch is 16, but 32 replicas (parallel.data) take "
          "microbatches of 1: use a multiple of 32, such as 32"},

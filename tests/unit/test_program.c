@@ -27,13 +27,18 @@ static void make_plan(struct plan *plan, int stages, int microbatches, enum plan
     plan->parallel.schedule = schedule;
 }
 
-static void make_step(struct step *step, const struct plan *plan)
+static void make_replica(struct step *step, const struct plan *plan, int replica)
 {
     struct err err = {""};
     step->n = plan->parallel.pipeline;
     for (int s = 0; s < step->n; s++)
-        if (program_make(&step->stages[s], plan, s, &err) < 0)
+        if (program_make(&step->stages[s], plan, replica, s, &err) < 0)
             fail_msg("%s", err.text);
+}
+
+static void make_step(struct step *step, const struct plan *plan)
+{
+    make_replica(step, plan, 0);
 }
 
 static void free_step(struct step *step)
@@ -109,9 +114,9 @@ static void test_validation_is_right(void **state)
             struct plan plan;
             struct step step = {.n = stages};
             struct err err = {""};
-            make_plan(&plan, stages, 4, PLAN_1F1B);
+            make_plan(&plan, stages, m, PLAN_1F1B);
             for (int s = 0; s < stages; s++) {
-                if (program_make_validation(&step.stages[s], &plan, s, m, &err) < 0)
+                if (program_make_validation(&step.stages[s], &plan, 0, s, &err) < 0)
                     fail_msg("%s", err.text);
                 assert_true(step.stages[s].slots <= plan_stage_slots(&plan, s));
             }
@@ -119,6 +124,57 @@ static void test_validation_is_right(void **state)
                 fail_msg("%d stages, %d microbatches: %s", stages, m, err.text);
             free_step(&step);
         }
+}
+
+static int count_kind(const struct step *step, enum action_kind kind)
+{
+    int n = 0;
+    for (int s = 0; s < step->n; s++)
+        for (int i = 0; i < step->stages[s].n; i++)
+            n += step->stages[s].actions[i].kind == kind;
+    return n;
+}
+
+/* Each microbatch of a step belongs to one replica, none takes two more than another, and those
+ * with fewer meet the others as often. */
+static void check_uneven(const struct plan *plan, int64_t all)
+{
+    int64_t next = 0, replicas = plan->parallel.data;
+    for (int r = 0; r < replicas; r++) {
+        int64_t first, count;
+        struct step step;
+        struct err err = {""};
+        plan_replica_microbatches(plan, r, &first, &count);
+        assert_int_equal(first, next);
+        assert_true(count == all / replicas || count == (all + replicas - 1) / replicas);
+        next += count;
+        make_replica(&step, plan, r);
+        assert_int_equal(count_kind(&step, ACTION_FORWARD), count * step.n);
+        assert_int_equal(count_kind(&step, ACTION_BACKWARD_WEIGHT), count * step.n);
+        assert_int_equal(count_kind(&step, ACTION_REDUCE_GRADS), replicas > 1 ? step.n : 0);
+        assert_int_equal(count_kind(&step, ACTION_NORM), step.n);
+        for (int s = 0; s < step.n; s++)
+            assert_true(step.stages[s].slots <= plan_stage_slots(plan, s));
+        if (program_check(step.stages, step.n, &err) < 0)
+            fail_msg("replica %d of %d, %d microbatches in all: %s", r, (int)replicas, (int)all,
+                     err.text);
+        free_step(&step);
+    }
+    assert_int_equal(next, all);
+}
+
+static void test_uneven_replicas(void **state)
+{
+    (void)state;
+    for (int stages = 1; stages <= 4; stages++)
+        for (int replicas = 1; replicas <= 7; replicas++)
+            for (int all = replicas; all <= 17; all++) {
+                struct plan plan;
+                make_plan(&plan, stages, all / replicas, all % 2 ? PLAN_GPIPE : PLAN_1F1B);
+                plan.parallel.data = replicas;
+                plan.extra = all % replicas;
+                check_uneven(&plan, all);
+            }
 }
 
 /* Microbatches in flight: Narayanan et al. 2021, section 2.2. Counted from the actions, not read
@@ -336,13 +392,15 @@ static void test_refused(void **state)
     make_plan(&plan, 2, 4, PLAN_1F1B);
     plan.source = (char *)"plan.yaml";
     plan.parallel.virtual_stages = 2;
-    assert_int_equal(program_make(&p, &plan, 0, &err), -1);
+    assert_int_equal(program_make(&p, &plan, 0, 0, &err), -1);
     assert_string_equal(err.text, "plan.yaml:1:1: parallel.virtual is 2, but this version has no "
                                   "interleaved schedule: use 1");
     assert_null(p.actions);
     plan.parallel.virtual_stages = 1;
-    assert_int_equal(program_make(&p, &plan, 2, &err), -1);
+    assert_int_equal(program_make(&p, &plan, 0, 2, &err), -1);
     assert_string_equal(err.text, "there is no stage 2 in a pipeline of 2");
+    assert_int_equal(program_make(&p, &plan, 1, 0, &err), -1);
+    assert_string_equal(err.text, "there is no replica 1 of 1");
 }
 
 int main(void)
@@ -351,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_all_are_right),
         cmocka_unit_test(test_validation_is_right),
+        cmocka_unit_test(test_uneven_replicas),
         cmocka_unit_test(test_peak_slots),
         cmocka_unit_test(test_bubble),
         cmocka_unit_test(test_split_backward_is_shorter),

@@ -216,7 +216,7 @@ static void run_open(struct run *r, int stages, int m, enum plan_schedule schedu
     plan.parallel.schedule = schedule;
     for (int s = 0; s < stages; s++) {
         struct rank *k = &r->ranks[s];
-        if (program_make(&k->p, &plan, s, &err) < 0)
+        if (program_make(&k->p, &plan, 0, s, &err) < 0)
             fail_msg("%s", err.text);
         assert_true(k->p.n <= MOST_ACTIONS && k->p.slots <= MOST_SLOTS);
         memset(k->tokens, 0xff, 6 * sizeof k->tokens);
