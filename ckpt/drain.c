@@ -230,6 +230,8 @@ static int prepare_folder(struct ckpt_drain *d, int64_t total_bytes, struct err 
     d->dirfd = folder_open_own(d->to, d->hook, err);
     if (d->dirfd < 0)
         return err_prefix(err, "shared");
+    if (folder_use(d->dirfd, d->to, err))
+        return -1;
     if (!d->leader)
         return 0;
     if (folder_list(d->dirfd, d->run, &list, err))

@@ -6,8 +6,14 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+
+enum { PRUNE_WAIT_MS = 30000, PRUNE_LOOK_MS = 20 }; /* for who prunes: some thousand unlinks */
 
 /* mkdir -p. Each new folder's name is made durable in the one above it. */
 static int make_path(const char *dir, struct err *err)
@@ -110,6 +116,34 @@ int folder_open_own(const char *dir, const struct ckpt_hook *hook, struct err *e
     int fd = path ? open_own(path, hook, err) : err_set(err, "out of memory");
     free(path);
     return fd;
+}
+
+int folder_use(int fd, const char *dir, struct err *err)
+{
+    int64_t deadline = clock_ms() + PRUNE_WAIT_MS;
+    while (flock(fd, LOCK_SH | LOCK_NB)) {
+        if (errno != EWOULDBLOCK)
+            return 0;
+        if (clock_ms() >= deadline)
+            return err_set(err, "checkpoint folder %s is being pruned, for over %d s", dir,
+                           PRUNE_WAIT_MS / 1000);
+        nanosleep(&(struct timespec){.tv_nsec = PRUNE_LOOK_MS * 1000000}, NULL);
+    }
+    return 0;
+}
+
+int folder_take(int fd, const char *dir, bool unsure, struct err *err)
+{
+    if (!flock(fd, LOCK_EX | LOCK_NB))
+        return 0;
+    if (errno == EWOULDBLOCK)
+        return err_set(err, "checkpoint folder %s is in use by a run: wait for its end", dir);
+    if (unsure)
+        return 0;
+    return err_set_errno(err, errno,
+                         "checkpoint folder %s: whether a run is using it cannot be told here; "
+                         "name its run folder instead",
+                         dir);
 }
 
 static int add_entry(struct folder_list *l, const struct ckpt_name *name, int64_t bytes)

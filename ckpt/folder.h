@@ -15,6 +15,13 @@ int folder_open_own(const char *dir, const struct ckpt_hook *hook, struct err *e
  * place is an error. */
 int folder_open_read(const char *dir, int *fd, struct err *err);
 
+/* A writer says that it uses the folder, for as long as fd is open: then nobody prunes it. Waits a
+ * few seconds for who does. A file system without locks goes without. */
+int folder_use(int fd, const char *dir, struct err *err);
+
+/* For who prunes: fails while anybody uses it. unsure: a file system without locks will do. */
+int folder_take(int fd, const char *dir, bool unsure, struct err *err);
+
 struct folder_entry {
     struct ckpt_name name;
     int64_t bytes;

@@ -113,7 +113,8 @@ static int prepare_folder(struct ckpt *c, struct err *err)
 {
     struct folder_list list;
     c->dirfd = folder_open_own(c->dir, c->hook, err);
-    if (c->dirfd < 0 || folder_list(c->dirfd, c->run, &list, err))
+    if (c->dirfd < 0 || folder_use(c->dirfd, c->dir, err) ||
+        folder_list(c->dirfd, c->run, &list, err))
         return -1;
     int rv = -1;
     if (!clear_predecessors(c, &list, err) &&

@@ -1,11 +1,10 @@
-/* ckpt.c - `gtrain ckpt list | verify | show`: what lies in a checkpoint folder (import and export
- * are in ckpt_convert.c).
+/* ckpt.c - `gtrain ckpt list | verify | show`: what lies in a checkpoint folder (prune is in
+ * ckpt_prune.c, import and export are in ckpt_convert.c).
  *
  * DIR is a folder that a node of a run writes to, or one that holds such folders. All that lie
  * there are scanned as a restore would (ckpt_scan) and joined (catalog.h); a rank whose file is
  * claimed by a node whose folder is not among them is "elsewhere", not missing. Of a run folder the
  * two tiers are shown one after the other. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,6 +16,7 @@
 
 #include "catalog.h"
 #include "ckpt.h"
+#include "cli/ckpt_place.h"
 #include "cli/cli.h"
 #include "file.h"
 #include "folder.h"
@@ -26,6 +26,7 @@ static const char help[] =
     "usage: gtrain ckpt list DIR     checkpoints in a folder, newest first\n"
     "       gtrain ckpt verify DIR   read all committed files, compare every checksum\n"
     "       gtrain ckpt show FILE    what one rank's file holds\n"
+    "       gtrain ckpt prune [--keep N] [--dry-run] DIR    drop what no restore needs any more\n"
     "       gtrain ckpt import HF_DIR OUT    a run folder from published Llama weights\n"
     "       gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N] DIR OUT\n"
     "                                a Hugging Face folder from a checkpoint\n"
@@ -33,79 +34,6 @@ static const char help[] =
     "DIR is a run folder, a run's checkpoint folder, or a folder that holds several such.\n"
     "Exit status: 0 all is well; 1 a file is damaged or missing, or nothing is committed;\n"
     "2 wrong usage, or DIR or FILE cannot be read.\n";
-
-/* Folders with checkpoints in or directly below DIR, and the runs in them. */
-struct place {
-    char **folders, **runs;
-    int n_folders, n_runs;
-};
-
-static int add_text(char ***list, int *n, const char *text)
-{
-    for (int i = 0; i < *n; i++)
-        if (!strcmp((*list)[i], text))
-            return 0;
-    char **more = reallocarray(*list, (size_t)*n + 1, sizeof *more);
-    if (!more)
-        return -1;
-    *list = more;
-    if (!(more[*n] = strdup(text)))
-        return -1;
-    ++*n;
-    return 0;
-}
-
-static void place_free(struct place *p)
-{
-    for (int i = 0; i < p->n_folders; i++)
-        free(p->folders[i]);
-    for (int i = 0; i < p->n_runs; i++)
-        free(p->runs[i]);
-    free(p->folders);
-    free(p->runs);
-}
-
-/* Adds the folder if anything of ours is in it. */
-static int look_into(struct place *p, const char *folder, struct err *err)
-{
-    struct folder_list list;
-    int fd, rv = 0;
-    if (folder_open_read(folder, &fd, err))
-        return -1;
-    if (fd < 0)
-        return err_set_errno(err, ENOENT, "%s", folder);
-    if (folder_list(fd, NULL, &list, err)) {
-        close(fd);
-        return -1;
-    }
-    for (int i = 0; i < list.n && !rv; i++)
-        rv = add_text(&p->runs, &p->n_runs, list.entries[i].name.run);
-    if (list.n && !rv)
-        rv = add_text(&p->folders, &p->n_folders, folder);
-    folder_list_free(&list);
-    close(fd);
-    return rv ? err_set(err, "out of memory") : 0;
-}
-
-static int look_below(struct place *p, const char *dir, struct err *err)
-{
-    DIR *d = opendir(dir);
-    if (!d)
-        return err_set_errno(err, errno, "%s", dir);
-    int rv = 0;
-    for (struct dirent *e; !rv && (e = readdir(d));) {
-        char path[PATH_MAX];
-        struct stat st;
-        struct err unused; /* a folder that we may not read is not ours */
-        if (e->d_name[0] == '.' || fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) ||
-            !S_ISDIR(st.st_mode))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        look_into(p, path, &unused);
-    }
-    closedir(d);
-    return rv;
-}
 
 /* The node that writes here, by its log; a folder without one goes by its place in the list. */
 static void node_of(const char *folder, const char *run, int index, char out[CKPT_NODE_MAX + 1])
@@ -184,17 +112,6 @@ static bool was_dropped(const struct presence *p, bool newer_is_here)
     return !p->here && newer_is_here;
 }
 
-static const char *size_text(int64_t bytes, char out[32])
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-    double v = (double)bytes;
-    int unit = 0;
-    for (; v >= 1000 && unit < 5; unit++)
-        v /= 1000;
-    snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", v, units[unit]);
-    return out;
-}
-
 static void print_state(const struct record *r, const struct presence *p)
 {
     if (p->missing)
@@ -223,7 +140,7 @@ static void print_row(const struct ckpt_key *key, int ranks, int64_t bytes, int6
     if (samples >= 0)
         snprintf(count, sizeof count, "%" PRId64, samples);
     printf("  %10" PRId64 " %6" PRIu32 " %5" PRIu32 " %6d %10s %12s  ", key->step, key->epoch,
-           key->generation, ranks, size_text(bytes, size), count);
+           key->generation, ranks, place_size(bytes, size), count);
 }
 
 static bool in_a_record(const struct catalog *c, const struct catalog_file *f)
@@ -353,7 +270,7 @@ static int each_run(const char *dir, run_report *what, bool *good)
 {
     struct place p = {.n_runs = 0};
     struct err err;
-    int rv = look_into(&p, dir, &err) || look_below(&p, dir, &err) ? EXIT_USAGE : EXIT_OK;
+    int rv = place_find(&p, dir, &err) ? EXIT_USAGE : EXIT_OK;
     if (!rv && !p.n_runs) {
         err_set(&err, "%s: there are no checkpoints here or one level below", dir);
         rv = EXIT_FAILED;
@@ -457,7 +374,7 @@ static int show(const char *path)
     printf("  epoch %" PRIu32 ", generation %" PRIu32 ", rank %d of %d, plan %016" PRIx64 "\n",
            f->meta.key.epoch, f->meta.key.generation, f->meta.rank, f->meta.world,
            f->meta.plan_hash);
-    printf("  %s, digest %08" PRIx32 ", data from byte %" PRId64 "\n", size_text(f->bytes, size),
+    printf("  %s, digest %08" PRIx32 ", data from byte %" PRId64 "\n", place_size(f->bytes, size),
            f->digest, f->header_bytes);
     show_tensors(f);
     ckpt_file_close(f);
@@ -470,6 +387,8 @@ int cli_ckpt(int argc, char **argv)
         return cli_ckpt_import(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "export"))
         return cli_ckpt_export(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "prune"))
+        return cli_ckpt_prune(argc - 1, argv + 1);
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             fputs(help, stdout);
@@ -485,6 +404,6 @@ int cli_ckpt(int argc, char **argv)
         return report(argv[2], verify_run);
     if (!strcmp(argv[1], "show"))
         return show(argv[2]);
-    cli_error("ckpt has no '%s': list, verify, show, import and export are there", argv[1]);
+    cli_error("ckpt has no '%s': list, verify, show, prune, import and export are there", argv[1]);
     return EXIT_USAGE;
 }

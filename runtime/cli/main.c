@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const struct cli_command commands[] = {
-    {"ckpt", "list checkpoints, verify them, show a file", cli_ckpt},
+    {"ckpt", "list checkpoints, verify them, drop old ones, bring weights in and out", cli_ckpt},
     {"coordinate", "run a job step's coordinator (started by the Slurm plugin)", cli_coordinate},
     {"plan", "check a plan file, show what becomes of it, list its keys", cli_plan},
     {"generate", "continue a text with what a run has learnt", cli_generate},

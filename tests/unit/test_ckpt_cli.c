@@ -1,6 +1,8 @@
 /* test_ckpt_cli.c - `gtrain ckpt` as a person calls it: exit status and what it says. */
 #include "ckpt_help.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -160,13 +162,50 @@ static void test_run_folder(void **unused)
     help_remove(dir);
 }
 
+/* Two nodes' folders at once; then the same run while a launch of it goes on. */
+static void test_prune(void **unused)
+{
+    (void)unused;
+    char dir[256], node[300], plan[1024], out[16384];
+    help_scratch(dir, NULL);
+    make_run(dir);
+    snprintf(node, sizeof node, "%s/n1", dir);
+    write_text(node, "run-1.e3.g1.s25.r0.part", "half");
+    write_text(node, "mine.part", "a stranger's");
+    expect("prune --dry-run", dir, 0, "would drop run-1.e3.g1.s25.r0.part (4 B): half made");
+    expect("prune", dir, 0, "1 files, 4 B, are gone; 2 committed checkpoints stay here whole");
+    expect("prune --keep 2", dir, 0, "0 files, 0 B, are gone");
+    expect("list", dir, 0, "240  committed\n");
+    expect("verify", dir, 0, "good\n");
+    assert_int_equal(help_count(node, ".part"), 1);
+    expect("prune --keep 1", dir, 2, "--keep is 1: use 2");
+
+    snprintf(plan, sizeof plan,
+             "model: {layers: 2, hidden: 32, ffn: 48, heads: 4, vocab: 256}\n"
+             "data: {format: text, train: data.txt}\n"
+             "training: {steps: 9, global_batch: 2, microbatch: 1, sequence: 8}\n"
+             "checkpoint: {local: %s/none, every: 3}\n",
+             dir);
+    write_text(dir, "plan.yaml", plan);
+    write_text(dir, "run.json", "{\"run_id\": \"0123456789abcdef\", \"epoch\": 1}\n");
+    expect("prune", dir, 1, "the run's checkpoints are not on this machine");
+    snprintf(out, sizeof out, "%s/lock", dir);
+    int fd = open(out, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    expect("prune", dir, 1, "is in use by");
+    close(fd);
+    help_remove(dir);
+}
+
 static void test_refusals(void **unused)
 {
     (void)unused;
     char dir[256], path[300];
     help_scratch(dir, NULL);
     expect("list", dir, 1, "there are no checkpoints here");
+    expect("prune", dir, 2, "there are no checkpoints here");
     snprintf(path, sizeof path, "%s/none", dir);
+    expect("prune", path, 2, "No such file or directory");
     expect("list", path, 2, "No such file or directory");
     expect("show", path, 2, "No such file or directory");
     FILE *f = fopen(path, "w");
@@ -174,7 +213,7 @@ static void test_refusals(void **unused)
     fclose(f);
     expect("show", path, 1, "not a safetensors file");
     expect("verify", path, 2, "is not a folder");
-    expect("frobnicate", dir, 2, "list, verify, show, import and export");
+    expect("frobnicate", dir, 2, "list, verify, show, prune, import and export");
     expect("--help", "", 0, "usage: gtrain ckpt list DIR");
     expect("list", "--help", 0, "Exit status: 0 all is well");
     help_remove(dir);
@@ -185,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands),
         cmocka_unit_test(test_run_folder),
+        cmocka_unit_test(test_prune),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("ckpt cli", tests, NULL, NULL);
