@@ -96,8 +96,11 @@ char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err)
     if (get_done(c, step, &done, err))
         return NULL;
     engine_name(c, NAME_FILE, step, path);
-    struct record_rank rank = {
-        .node = c->node, .path = path, .bytes = engine_file_bytes(c), .digest = done.digest};
+    struct record_rank rank = {.node = c->node,
+                               .path = path,
+                               .bytes = engine_file_bytes(c),
+                               .digest = done.digest,
+                               .cut = c->cut};
     struct record claim = {.meta = {.key = {c->epoch, c->generation, step},
                                     .samples = done.position.samples,
                                     .rank = c->rank,

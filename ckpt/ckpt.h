@@ -69,6 +69,7 @@ struct ckpt_options {
     int queue_depth;     /* 0: default */
     int64_t block_bytes; /* 0: default; multiple of 4096 */
     bool no_uring;       /* use pwrite threads; also taken when io_uring is refused */
+    bool replicated;     /* ranks with the same slices hold the same bytes: data parallel */
     bool holds;          /* ckpt_hold will be used: space for one file more */
     bool wards;          /* this rank keeps copies of another's files, too (copy.h): */
     int ward;            /* of this one; retention drops them as its own */
@@ -153,7 +154,8 @@ void ckpt_hold(struct ckpt *c, int64_t step);
 char *ckpt_scan(const char *dir, const char *node, const char *run_id, struct err *err);
 
 /* From everyone's blobs, the newest committed step that is whole, not newer than max_step (-1:
- * any), and where each rank's file lies. Pure: all ranks get the same answer. */
+ * any), and where each rank's file lies: a replica's, where its own is gone. Pure: all ranks get
+ * the same answer. */
 struct ckpt_decision {
     bool found;
     int passed_over; /* newer committed ones that are not whole */
@@ -203,6 +205,8 @@ int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *p
  * alike have the same text. malloc'ed. Pure. */
 char *ckpt_table(const struct ckpt_tensor *tensors, int n, struct err *err);
 char *ckpt_file_table(const struct ckpt_file *f, struct err *err);
+/* A table's hash: tables are told apart by it, never trusted. Not 0. Pure. */
+uint64_t ckpt_cut(const char *table);
 
 /* A box of a tensor, in the global tensor's coordinates, that is in a file and is wanted. */
 struct ckpt_piece {

@@ -1,9 +1,9 @@
 /* decide.c - which checkpoint to restore. Pure: the same blobs give the same answer everywhere.
  *
  * The rule: among committed records not newer than max_step, in the order (epoch, generation, step)
- * from the newest, the first whose every rank's file exists somewhere with the right length. What
- * the bytes are worth is found when they are read; then the caller asks again with a lower
- * max_step. */
+ * from the newest, the first whose every rank's file, or one of a replica of it, exists somewhere
+ * with the right length. What the bytes are worth is found when they are read; then the caller asks
+ * again with a lower max_step. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +13,28 @@
 /* Ranks named in the report of one checkpoint; a lost node can hold hundreds. */
 enum { REPORT_RANKS = 4 };
 
+/* The file that holds a rank's slices, and (by) whose it is: its own, or the first replica's. */
+static const struct catalog_file *find(const struct catalog *c, const struct record *r, int rank,
+                                       int *by, const char **why)
+{
+    const struct catalog_file *f = catalog_find(c, r, rank, why);
+    *by = rank;
+    for (int i = 0; !f && r->ranks[rank].cut && i < r->n; i++) {
+        if (i == rank || r->ranks[i].cut != r->ranks[rank].cut)
+            continue;
+        f = catalog_find(c, r, i, NULL);
+        *by = i;
+    }
+    return f;
+}
+
 static bool is_whole(const struct catalog *c, const struct record *r, FILE *report)
 {
     int missing = 0;
     for (int rank = 0; rank < r->n; rank++) {
         const char *why;
-        if (catalog_find(c, r, rank, &why))
+        int by;
+        if (find(c, r, rank, &by, &why))
             continue;
         if (!missing)
             fprintf(report,
@@ -46,12 +62,13 @@ static int fill(struct ckpt_decision *out, const struct catalog *c, int index)
     if (!out->record || !out->places)
         return -1;
     for (out->world = 0; out->world < r->n;) {
-        const struct catalog_file *f = catalog_find(c, r, out->world, NULL);
+        int by;
+        const struct catalog_file *f = find(c, r, out->world, &by, NULL);
         const struct catalog_source *source = &c->sources[f->source];
         struct ckpt_place *p = &out->places[out->world++];
         p->node = strdup(source->node);
         p->bytes = f->bytes;
-        p->digest = r->ranks[out->world - 1].digest;
+        p->digest = r->ranks[by].digest;
         if (asprintf(&p->path, "%s/%s", source->dir, f->path) < 0)
             p->path = NULL;
         if (!p->node || !p->path)

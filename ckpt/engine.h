@@ -38,6 +38,7 @@ struct ckpt {
     int held;                    /* held: 1 where ckpt_hold will be used */
     uint32_t epoch, generation;
     uint64_t plan_hash;
+    uint64_t cut; /* as in a record; 0 where not replicated */
     bool leader;
     struct ckpt_io io;
     struct layout layout;

@@ -163,6 +163,16 @@ static void init_lock(struct ckpt *c)
     pthread_condattr_destroy(&attr);
 }
 
+static int find_cut(struct ckpt *c, const struct ckpt_tensor *tensors, int n, struct err *err)
+{
+    char *table = ckpt_table(tensors, n, err);
+    if (!table)
+        return -1;
+    c->cut = ckpt_cut(table);
+    free(table);
+    return 0;
+}
+
 int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
                      const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
                      const struct ckpt_hook *hook, struct err *err)
@@ -178,6 +188,7 @@ int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
     c->last_step = -1;
     init_lock(c);
     if (copy_options(c, options, io, err) || layout_make(&c->layout, tensors, n_tensors, err) ||
+        (options->replicated && find_cut(c, tensors, n_tensors, err)) ||
         blockio_open(&c->bio, options->queue_depth, options->block_bytes, options->no_uring, hook,
                      err) ||
         prepare_folder(c, err) || prepare_memory(c, err) || start_thread(c, err)) {

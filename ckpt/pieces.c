@@ -56,6 +56,15 @@ char *ckpt_file_table(const struct ckpt_file *f, struct err *err)
     return print_table(NULL, f, f->n, err);
 }
 
+/* FNV-1a, after the length. */
+uint64_t ckpt_cut(const char *table)
+{
+    uint64_t h = 1469598103934665603u ^ strlen(table);
+    for (; *table; table++)
+        h = (h ^ (unsigned char)*table) * 1099511628211u;
+    return h ? h : 1;
+}
+
 static int take_word(char **line, char **word)
 {
     *word = strsep(line, " ");

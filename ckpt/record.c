@@ -11,6 +11,8 @@ static void print_rank(FILE *f, int rank, const struct record_rank *r)
 {
     fprintf(f, " rank=%d node=%s path=%s bytes=%" PRId64 " digest=%08" PRIx32, rank, r->node,
             r->path, r->bytes, r->digest);
+    if (r->cut)
+        fprintf(f, " cut=%016" PRIx64, r->cut);
 }
 
 char *record_print(const struct record *r, enum record_kind kind)
@@ -134,6 +136,8 @@ static enum word rank_word(struct record_rank *r, const char *key, const char *v
         r->digest = (uint32_t)digest;
         return WORD_OK;
     }
+    if (!strcmp(key, "cut"))
+        return whole_hex(value, 16, &r->cut) ? WORD_OK : WORD_BAD;
     bool twice = !strcmp(key, "node") || !strcmp(key, "path") || !strcmp(key, "bytes");
     return twice ? WORD_BAD : WORD_UNKNOWN;
 }

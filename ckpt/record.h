@@ -2,11 +2,12 @@
  * line, words of key=value:
  *
  *   claim v=1 run=R epoch=1 generation=1 step=100 samples=800 plan=0123456789abcdef world=2
- *         rank=1 node=n2 path=FILE bytes=4096 digest=89abcdef
+ *         rank=1 node=n2 path=FILE bytes=4096 digest=89abcdef cut=0123456789abcdef
  *   commit v=1 run=R ... world=2 rank=0 node=... path=... bytes=... digest=... rank=1 node=...
  *
  * Readers pass over keys they do not know, so that redundancy groups, partner copies and the like
- * can be added behind either part. */
+ * can be added behind either part. cut is there where ranks that are cut alike hold the same bytes
+ * (ckpt_options.replicated): files with the same one stand in for each other. */
 #ifndef GTRAIN_CKPT_RECORD_H
 #define GTRAIN_CKPT_RECORD_H
 
@@ -16,6 +17,7 @@ struct record_rank {
     char *node, *path; /* path is a plain file name in the folder of `node` */
     int64_t bytes;
     uint32_t digest;
+    uint64_t cut; /* a hash of the slices in it; 0: nobody else has the same bytes */
 };
 
 struct record {

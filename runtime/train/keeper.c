@@ -89,6 +89,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .keep = c->keep,
         .queue_depth = c->queue_depth,
         .block_bytes = c->block_bytes,
+        .replicated = true,
         .holds = keeper->shared.dir[0] != 0,
         .wards = keeper->partner.from >= 0,
         .ward = keeper->partner.from,

@@ -7,15 +7,6 @@
 
 enum { TABLES_MAX_BYTES = 256 << 20 }; /* of one rank's: thousands of ways to cut */
 
-/* FNV-1a, after the length: tables are told apart, never trusted. */
-static uint64_t hash_text(const char *text)
-{
-    uint64_t h = 1469598103934665603u ^ strlen(text);
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 1099511628211u;
-    return h;
-}
-
 static bool near(const struct reshard *r, int file, int rank)
 {
     int server = r->server[file];
@@ -95,7 +86,7 @@ static void look_into(const struct reshard *r, struct reshard_file *f, char **ta
     if (!reshard_open_file(r, f->number, &file, &err) && !read_layout(file, f->layout, &err))
         *table = ckpt_file_table(file, &err);
     if (*table)
-        f->cut = hash_text(*table);
+        f->cut = ckpt_cut(*table);
     else
         snprintf(f->text, sizeof f->text, "%s", err.text);
     f->damaged = !*table;
@@ -206,7 +197,7 @@ static int take_tables(struct reshard *r, const struct parts *p, struct err *err
             char *text = (char *)p->data[rank] + at;
             if (r->n_tables == r->decision->world || !(r->tables[r->n_tables] = strdup(text)))
                 return err_set(err, "no memory for the tables of a checkpoint");
-            r->cuts[r->n_tables++] = hash_text(text);
+            r->cuts[r->n_tables++] = ckpt_cut(text);
             at += strlen(text) + 1;
         }
     return 0;
@@ -229,7 +220,7 @@ static int share_tables(struct reshard *r, char **tables, struct err *err)
 
 static int share_ranks(struct reshard *r, const char *node, const char *own, struct err *err)
 {
-    struct reshard_rank me = {.cut = hash_text(own)};
+    struct reshard_rank me = {.cut = ckpt_cut(own)};
     snprintf(me.node, sizeof me.node, "%s", node);
     if (comm_host_all_gather(r->comm, &r->mesh->all, &me, sizeof me, r->ranks, err))
         return -1;

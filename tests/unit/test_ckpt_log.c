@@ -283,6 +283,12 @@ static void test_names(void **unused)
     "0 plan=00000000000000ff world=2 rank=0 node=a path=r.e" #e ".g" #g ".s" #s                    \
     ".r0.safetensors bytes=10 digest=00000001 rank=1 node=b path=r.e" #e ".g" #g ".s" #s           \
     ".r1.safetensors bytes=10 digest=00000002\n"
+/* The same of replicas: both files hold the same slices. */
+#define TWINS(e, g, s)                                                                             \
+    "record commit v=1 run=r epoch=" #e " generation=" #g " step=" #s " samples=" #s               \
+    "0 plan=00000000000000ff world=2 rank=0 node=a path=r.e" #e ".g" #g ".s" #s                    \
+    ".r0.safetensors bytes=10 digest=00000001 cut=00000000000000aa rank=1 node=b path=r.e" #e      \
+    ".g" #g ".s" #s ".r1.safetensors bytes=10 digest=00000002 cut=00000000000000aa\n"
 #define HAS(e, g, s, r) "file r.e" #e ".g" #g ".s" #s ".r" #r ".safetensors 10\n"
 #define NODE(n)         "scan 1\nnode " n "\ndir /d%20" n "\nepoch 1\n"
 
@@ -330,6 +336,15 @@ static void test_decisions(void **unused)
         {"a record of a later version is passed over",
          NODE("a") REC(1, 1, 5) "record commit v=9\n" HAS(1, 1, 5, 0), NODE("b") HAS(1, 1, 5, 1),
          NODE("c"), -1, "1 5 a b 1"},
+        {"a replica stands in", NODE("a") TWINS(1, 1, 5), NODE("b") HAS(1, 1, 5, 1), NODE("c"), -1,
+         "1 5 b b 1"},
+        {"its own file before a replica's", NODE("a") TWINS(1, 1, 5), NODE("b") HAS(1, 1, 5, 1),
+         NODE("c") HAS(1, 1, 5, 0), -1, "1 5 c b 1"},
+        {"a newer one of replicas before an older one that is whole",
+         NODE("a") TWINS(1, 1, 5) TWINS(1, 1, 6) HAS(1, 1, 5, 0) HAS(1, 1, 6, 0),
+         NODE("b") HAS(1, 1, 5, 1), NODE("c"), -1, "1 6 a a 1"},
+        {"no replica is left", NODE("a") TWINS(1, 1, 5), NODE("b"), NODE("c") HAS(1, 1, 4, 1), -1,
+         "none 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *blobs[] = {cases[i].a, cases[i].b, cases[i].c};
@@ -363,6 +378,14 @@ static void test_decision_places(void **unused)
     assert_int_equal(d.places[1].bytes, 10);
     assert_int_equal(d.places[1].digest, 2);
     assert_memory_equal(d.record, "commit v=1 run=r", 16);
+    ckpt_decision_free(&d);
+
+    /* Rank 1's place is that of rank 0's file, whose digest it must have. */
+    const char *twins[] = {NODE("a") TWINS(1, 1, 5) HAS(1, 1, 5, 0)};
+    ok(ckpt_decide(twins, 1, -1, &d, &err));
+    assert_true(d.found);
+    assert_string_equal(d.places[1].path, "/d a/r.e1.g1.s5.r0.safetensors");
+    assert_int_equal(d.places[1].digest, 1);
     ckpt_decision_free(&d);
 }
 
