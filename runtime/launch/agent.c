@@ -220,6 +220,7 @@ static void be_worker(struct agent *a, pid_t parent, int fd, int failed)
     signal(SIGPIPE, a->pipe_action);
     sigprocmask(SIG_SETMASK, a->mask, NULL);
     fcntl(fd, F_SETFD, 0);
+    agent_memory_pass(a->env);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before the line above */
         _exit(1);

@@ -18,6 +18,7 @@ enum {
     AGENT_LEAVE_MS = 5000,  /* for the other tasks of the node to leave before the hub goes */
     AGENT_KILL_MS = 5000,   /* for killed processes to be gone */
     AGENT_STOP_MS = 60000,  /* likewise, of a big worker: its memory is given back first */
+    AGENT_MEMORY_FDS = 4,   /* held for the worker: two for its own state, two for another's */
     AGENT_ORDER_MS = 30000, /* a death so soon after a signal to the step obeyed it (KillWait) */
 };
 
@@ -34,11 +35,18 @@ struct agent_env {
     char step[64]; /* JOB.STEP, for the name of the node's socket */
     char job[32];  /* SLURM_JOB_ID */
     uint32_t node_id, nodes, tasks, proc_id, local_id, local_tasks;
+    int memory[AGENT_MEMORY_FDS], n_memory; /* agent_memory_open */
 };
 
 /* Read it and take it out: the secret is wiped where it stood, so that neither the worker nor
  * /proc shows it. */
 int agent_env_take(struct agent_env *env, struct err *err);
+/* Memory that workers inherit, one after the other; none where the kernel has none to give. pass:
+ * in a worker, before its exec. print: "5,6,7,8". */
+void agent_memory_open(struct agent_env *env);
+void agent_memory_pass(const struct agent_env *env);
+void agent_memory_print(const struct agent_env *env, char *text, size_t room);
+
 /* "2(x4),1" and node 4 -> 1; 0 if it makes no sense. Pure. */
 uint32_t agent_local_tasks(const char *tasks_per_node, uint32_t node_id);
 /* 1 if a worker must not see this variable ("NAME=value"). Pure. */

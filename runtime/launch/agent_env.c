@@ -9,7 +9,7 @@
 
 extern char **environ;
 
-enum { WORKER_VARIABLES = 15 };
+enum { WORKER_VARIABLES = 16 };
 
 /* Copy a variable and wipe it where it stood: environ's text is what /proc/PID/environ shows. */
 static int take_secret(const char *name, char *text, size_t room, struct err *err)
@@ -132,11 +132,12 @@ int agent_env_take(struct agent_env *env, struct err *err)
 int agent_env_hides(const char *variable)
 {
     static const char *const names[] = {
-        "SLURM_GTRAIN_",     "GTRAIN_PLAN=",   "GTRAIN_SPARES=",  "GTRAIN_RESTORE=",
-        "GTRAIN_DIR=",       "RANK=",          "WORLD_SIZE=",     "LOCAL_RANK=",
-        "LOCAL_WORLD_SIZE=", "GROUP_RANK=",    "MASTER_ADDR=",    "MASTER_PORT=",
-        "GTRAIN_EPOCH=",     "GTRAIN_RUN_ID=", "GTRAIN_RUN_DIR=", "GTRAIN_GENERATION=",
-        "GTRAIN_AGENT_FD=",  "GTRAIN_NODE=",   "GTRAIN_ADDRESS=", "GTRAIN_COLUMNS=",
+        "SLURM_GTRAIN_",      "GTRAIN_PLAN=",   "GTRAIN_SPARES=",  "GTRAIN_RESTORE=",
+        "GTRAIN_DIR=",        "RANK=",          "WORLD_SIZE=",     "LOCAL_RANK=",
+        "LOCAL_WORLD_SIZE=",  "GROUP_RANK=",    "MASTER_ADDR=",    "MASTER_PORT=",
+        "GTRAIN_EPOCH=",      "GTRAIN_RUN_ID=", "GTRAIN_RUN_DIR=", "GTRAIN_GENERATION=",
+        "GTRAIN_AGENT_FD=",   "GTRAIN_NODE=",   "GTRAIN_ADDRESS=", "GTRAIN_COLUMNS=",
+        "GTRAIN_MEMORY_FDS=",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(variable, names[i], strlen(names[i])))
@@ -165,6 +166,8 @@ static int add(char **list, int *n, const char *format, ...)
 char **agent_env_worker(const struct agent_env *env, const struct message_assign *a, int agent_fd)
 {
     int n = 0, count = 0;
+    char memory[64];
+    agent_memory_print(env, memory, sizeof memory);
     while (environ[count])
         count++;
     char **list = calloc((size_t)count + WORKER_VARIABLES + 1, sizeof *list);
@@ -188,6 +191,7 @@ char **agent_env_worker(const struct agent_env *env, const struct message_assign
         add(list, &n, "GTRAIN_NODE=%s", env->node) ||
         add(list, &n, "GTRAIN_ADDRESS=%s", a->address) ||
         add(list, &n, "GTRAIN_AGENT_FD=%d", agent_fd) ||
+        (*memory && add(list, &n, "GTRAIN_MEMORY_FDS=%s", memory)) ||
         (columns && add(list, &n, "GTRAIN_COLUMNS=%s", columns)))
         return NULL;
     return list;

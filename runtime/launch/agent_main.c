@@ -26,5 +26,6 @@ int main(int argc, char **argv)
         dprintf(STDERR_FILENO, "gtrain-agent: no program: SLURM_GTRAIN_PROGRAM is not set\n");
         return 2;
     }
+    agent_memory_open(&env);
     agent_main(&env, argv, &mask);
 }

@@ -2,9 +2,11 @@
 #include "launch/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "launch/client_kinds.h"
@@ -30,6 +32,30 @@ static int agent_descriptor(const char *text, int *fd, struct err *err)
     return 0;
 }
 
+/* "5,6,7,8": descriptors of files without a name, ours to write. */
+static int take_memory(const char *text, struct launch_identity *id, struct err *err)
+{
+    const char *at = text;
+    for (id->n_memory = 0; *at && id->n_memory < LAUNCH_MEMORY_MAX; id->n_memory++) {
+        char *end;
+        struct stat st;
+        errno = 0;
+        long v = strtol(at, &end, 10);
+        if (errno || end == at || v < 0 || v > 1 << 20 || (*end && *end != ',') ||
+            fstat((int)v, &st) || !S_ISREG(st.st_mode) || st.st_nlink)
+            break;
+        fcntl((int)v, F_SETFD, FD_CLOEXEC);
+        id->memory[id->n_memory] = (int)v;
+        at = *end ? end + 1 : end;
+    }
+    if (!*at)
+        return 0;
+    return err_set(err,
+                   "GTRAIN_MEMORY_FDS is '%.60s', not up to %d memfds: unset it to run without the "
+                   "agent's memory",
+                   text, LAUNCH_MEMORY_MAX);
+}
+
 int launch_open(struct launch **out, struct launch_identity *identity, struct err *err)
 {
     *out = NULL;
@@ -39,9 +65,10 @@ int launch_open(struct launch **out, struct launch_identity *identity, struct er
         return err_set(err, "out of memory");
     l->wire.fd = -1;
     int fd = -1, bad = 0;
-    const char *agent = getenv("GTRAIN_AGENT_FD");
+    const char *agent = getenv("GTRAIN_AGENT_FD"), *memory = getenv("GTRAIN_MEMORY_FDS");
     if (agent)
-        bad = agent_descriptor(agent, &fd, err) || client_agent_open(l, fd, identity, err);
+        bad = agent_descriptor(agent, &fd, err) || client_agent_open(l, fd, identity, err) ||
+              (memory && take_memory(memory, identity, err));
     else if (client_pmix_here())
         bad = client_pmix_open(l, identity, err);
     else
@@ -52,6 +79,7 @@ int launch_open(struct launch **out, struct launch_identity *identity, struct er
     }
     /* Once: a program that this one starts is not the agent's worker. */
     unsetenv("GTRAIN_AGENT_FD");
+    unsetenv("GTRAIN_MEMORY_FDS");
     *out = l;
     return 0;
 }

@@ -13,6 +13,8 @@
 
 enum launch_kind { LAUNCH_ALONE, LAUNCH_AGENT, LAUNCH_PMIX };
 
+enum { LAUNCH_MEMORY_MAX = 8 };
+
 struct launch_identity {
     enum launch_kind kind;
     int rank, world;
@@ -27,6 +29,8 @@ struct launch_identity {
     char run_dir[4096]; /* --gtrain-dir, or "" */
     char *plan_text;    /* the resolved plan from the coordinator, NULL if none; owned */
     size_t plan_bytes;
+    int memory[LAUNCH_MEMORY_MAX], n_memory; /* memfds that the agent holds: what is in them is
+                                              * there still when this process is not; 0: none */
 };
 
 struct launch;

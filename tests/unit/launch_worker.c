@@ -96,6 +96,24 @@ static void do_exchange(const char *dir, int turns)
     launch_close(l, &id);
 }
 
+/* What the first generation leaves in the agent's memory; 0: nothing is there. */
+static long memory_of(const struct launch_identity *id)
+{
+    int64_t word = 0;
+    if (id->n_memory < 1)
+        fail("memory", "the agent has given none");
+    if (pread(id->memory[id->n_memory - 1], &word, sizeof word, 4096) < 0)
+        fail("memory", strerror(errno));
+    return (long)word;
+}
+
+static void leave_memory(const struct launch_identity *id)
+{
+    int64_t word = 1000 + id->rank;
+    if (memory_of(id) || pwrite(id->memory[id->n_memory - 1], &word, sizeof word, 4096) < 0)
+        fail("memory", "it is not new");
+}
+
 static void do_again(const char *dir, int rank, int way)
 {
     struct launch *l;
@@ -106,6 +124,7 @@ static void do_again(const char *dir, int rank, int way)
     swap(l, &id, 1);
     if (id.generation == 1) {
         launch_progress(l, 3, 0);
+        leave_memory(&id);
         char name[4096];
         snprintf(name, sizeof name, "%s/first.%d", dir, id.rank);
         FILE *out = fopen(name, "w");
@@ -123,8 +142,8 @@ static void do_again(const char *dir, int rank, int way)
     launch_progress(l, 4, 0);
     char first = 0;
     FILE *out = own_file(dir, id.rank);
-    fprintf(out, "rank=%d node=%s generation=%u port=%s stdin=%d\n", id.rank, id.node,
-            id.generation, getenv("MASTER_PORT"), (int)read(0, &first, 1));
+    fprintf(out, "rank=%d node=%s generation=%u port=%s stdin=%d memory=%ld\n", id.rank, id.node,
+            id.generation, getenv("MASTER_PORT"), (int)read(0, &first, 1), memory_of(&id));
     fclose(out);
     if (launch_done(l, &err))
         fail("done", err.text);

@@ -166,7 +166,8 @@ static void srun_gone(void **state)
 
 /* ---- takeover ---- */
 
-/* Each rank has run a second time, on these nodes, with a port of its own; nobody had the input. */
+/* Each rank has run a second time, on these nodes, with a port of its own; nobody had the input.
+ * Where it has run before, what it left in the agent's memory is there. */
 static void ran_again(const struct step *s, const char *const *nodes)
 {
     char port[16] = "";
@@ -177,8 +178,10 @@ static void ran_again(const struct step *s, const char *const *nodes)
         if (!*port && strstr(text, "port="))
             snprintf(port, sizeof port, "%.*s", (int)strcspn(strstr(text, "port=") + 5, " "),
                      strstr(text, "port=") + 5);
-        snprintf(expected, sizeof expected, "rank=%d node=%s generation=2 port=%s stdin=0\n", rank,
-                 nodes[rank], port);
+        int stayed = !strcmp(nodes[rank], rank < 2 ? "n0" : "n2");
+        snprintf(expected, sizeof expected,
+                 "rank=%d node=%s generation=2 port=%s stdin=0 memory=%d\n", rank, nodes[rank],
+                 port, stayed ? 1000 + rank : 0);
         assert_string_equal(text, expected);
     }
 }
