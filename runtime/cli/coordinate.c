@@ -159,6 +159,7 @@ static struct run_config run_config(const struct coordinate *o, const struct pla
                   .pipeline = p->pipeline,
                   .data = p->data,
                   .tasks = o->tasks / o->nodes > 0 ? o->tasks / o->nodes : 1},
+        .least_data = plan->resilience.shrink ? plan->resilience.min_data : 0,
         .heartbeat_ms = plan->resilience.heartbeat_ms,
         .patience_ms = plan->resilience.patience_ms,
         .restarts = plan->resilience.restarts,

@@ -97,6 +97,19 @@ static void print_checkpoint(const struct run *run)
         }
 }
 
+/* Fewer replicas than the plan has. */
+static void print_shrunk(const char *dir)
+{
+    struct runstate r;
+    struct err unused;
+    if (runstate_read(&r, dir, &unused) < 1)
+        return;
+    if (r.replicas < r.planned_replicas)
+        printf("shrunk: %d of %d replicas are left, which share the whole batch\n", r.replicas,
+               r.planned_replicas);
+    runstate_free(&r);
+}
+
 /* How often Slurm's job was requeued, and the nodes that failed it. */
 static void print_job(const char *dir)
 {
@@ -143,8 +156,8 @@ static void print_placement(const char *dir)
 
 static bool is_shown(const struct run_event *e)
 {
-    static const char *const kinds[] = {"failure", "takeover", "slow", "restored",
-                                        "note",    "stop",     "end"};
+    static const char *const kinds[] = {"failure",  "takeover", "shrink", "slow",
+                                        "restored", "note",     "stop",   "end"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(e->kind, kinds[i]))
             return true;
@@ -190,6 +203,7 @@ int cli_status(int argc, char **argv)
     run_read(&run, dir, &unused);
     print_step(&run);
     print_checkpoint(&run);
+    print_shrunk(dir);
     print_job(dir);
     print_placement(dir);
     print_events(&run);

@@ -135,6 +135,8 @@ static void send_identity(struct agent *a)
             .local_world = (int)m->local_world,
             .node_rank = m->node_rank,
             .spares = (int)m->spares,
+            .replicas = (int)m->replicas,
+            .planned_replicas = (int)m->planned_replicas,
             .epoch = m->epoch,
             .generation = m->generation,
             .plan_text = m->plan,

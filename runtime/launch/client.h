@@ -21,6 +21,9 @@ struct launch_identity {
     int local_rank, local_world; /* on this node */
     int node_rank;
     int spares; /* spare nodes waiting now */
+    /* Data-parallel replicas that the coordinator has placed, which may be fewer than the plan's
+     * parallel.data; 0, 0: nobody counts them. */
+    int replicas, planned_replicas;
     uint32_t epoch, generation;
     char run_id[17];    /* 16 hex digits, from DIR/run.json (rundir.h); "" without a coordinator */
     char node[256];     /* this node's name */

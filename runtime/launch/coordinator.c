@@ -31,10 +31,11 @@ enum {
 
 /* One exchange at a time: nobody can be a turn ahead of anybody who has not had its answer. */
 struct exchange {
+    int room; /* for so many ranks: the first generation's */
     uint32_t turn;
     int count;
     size_t bytes;
-    void **blobs; /* world */
+    void **blobs; /* by rank */
     size_t *lengths;
     struct wire_frame *answer; /* of turn - 1, for a node that lost its connection meanwhile */
 };
@@ -47,6 +48,7 @@ struct coordinator {
     struct runstate record;
     struct exchange exchange;
     uint32_t generation; /* that the nodes have been told of, 0: none yet */
+    int replicas;        /* of the generation before */
     int recovering;      /* it began with a takeover whose phases are not told yet */
     int64_t next_beat;
     int64_t walked;    /* when all peers were last looked at */
@@ -87,6 +89,7 @@ int coordinator_open(struct coordinator **out, const struct coordinator_options 
     if (run_open(&c->run, &options->run, clock_ms(), err))
         goto fail;
     runlog_open(&c->log, options->run_dir);
+    c->exchange.room = c->run.world;
     c->exchange.blobs = calloc((size_t)c->run.world, sizeof *c->exchange.blobs);
     c->exchange.lengths = calloc((size_t)c->run.world, sizeof *c->exchange.lengths);
     if (!c->exchange.blobs || !c->exchange.lengths) {
@@ -125,7 +128,7 @@ void coordinator_close(struct coordinator *c)
 {
     if (!c)
         return;
-    for (int i = 0; c->exchange.blobs && i < c->run.world; i++)
+    for (int i = 0; c->exchange.blobs && i < c->exchange.room; i++)
         free(c->exchange.blobs[i]);
     free(c->exchange.blobs);
     free(c->exchange.lengths);
@@ -223,6 +226,8 @@ static void send_assignment(struct coordinator *c, struct peer *peer, int spares
         .local_world = (uint32_t)o->run.shape.tasks,
         .node_rank = node->node_rank,
         .spares = (uint32_t)spares,
+        .replicas = (uint32_t)c->run.config.shape.data,
+        .planned_replicas = (uint32_t)c->run.replicas,
         .heartbeat_ms = (uint32_t)o->run.heartbeat_ms,
         .patience_ms = (uint32_t)o->run.patience_ms,
         .restarts = (uint32_t)o->restarts,
@@ -261,8 +266,12 @@ static void place_all(struct coordinator *c)
         run_stop(&c->run, 1, err.text, clock_ms());
         return;
     }
-    runlog_line(&c->log, "%d nodes are there: generation %u starts with %d ranks, %d spare",
-                c->run.n_nodes, c->run.config.generation, c->run.world, run_spares(&c->run));
+    runlog_line(
+        &c->log,
+        "%d nodes are there: generation %u starts with %d ranks (%d of %d replicas), %d spare",
+        c->run.n_nodes, c->run.config.generation, c->run.world, c->run.config.shape.data,
+        c->run.replicas, run_spares(&c->run));
+    c->replicas = c->run.config.shape.data;
     assign_all(c);
     put_down(c, "running", "");
 }
@@ -270,7 +279,7 @@ static void place_all(struct coordinator *c)
 static void clear_exchange(struct coordinator *c)
 {
     struct exchange *x = &c->exchange;
-    for (int i = 0; i < c->run.world; i++) {
+    for (int i = 0; i < x->room; i++) {
         free(x->blobs[i]);
         x->blobs[i] = NULL;
     }
@@ -304,6 +313,9 @@ static void take_over(struct coordinator *c)
     tell_srun(c, "say %s; %s: generation %u starts", run->failure.text, run->action,
               run->config.generation);
     runlog_event(&c->log, c->options.run_dir, "failure", run->furthest, run->failure.text);
+    if (run->config.shape.data < c->replicas)
+        runlog_event(&c->log, c->options.run_dir, "shrink", run->furthest, run->action);
+    c->replicas = run->config.shape.data;
     clear_exchange(c);
     assign_all(c);
     c->recovering = 1;

@@ -138,6 +138,8 @@ struct wire_frame *message_assign(const struct message_assign *v)
     wire_put_u32(f, v->local_world);
     wire_put_u32(f, (uint32_t)v->node_rank);
     wire_put_u32(f, v->spares);
+    wire_put_u32(f, v->replicas);
+    wire_put_u32(f, v->planned_replicas);
     wire_put_u32(f, v->heartbeat_ms);
     wire_put_u32(f, v->patience_ms);
     wire_put_u32(f, v->restarts);
@@ -177,6 +179,8 @@ int message_get_assign(const struct wire_message *m, struct message_assign *v)
     v->local_world = wire_get_u32(&r);
     v->node_rank = (int32_t)wire_get_u32(&r);
     v->spares = wire_get_u32(&r);
+    v->replicas = wire_get_u32(&r);
+    v->planned_replicas = wire_get_u32(&r);
     v->heartbeat_ms = wire_get_u32(&r);
     v->patience_ms = wire_get_u32(&r);
     v->restarts = wire_get_u32(&r);
@@ -210,6 +214,8 @@ struct wire_frame *message_identity(const struct launch_identity *v)
     wire_put_u32(f, (uint32_t)v->local_world);
     wire_put_u32(f, (uint32_t)v->node_rank);
     wire_put_u32(f, (uint32_t)v->spares);
+    wire_put_u32(f, (uint32_t)v->replicas);
+    wire_put_u32(f, (uint32_t)v->planned_replicas);
     wire_put_u32(f, v->epoch);
     wire_put_u32(f, v->generation);
     wire_put_string(f, v->run_id);
@@ -230,6 +236,8 @@ int message_get_identity(const struct wire_message *m, struct launch_identity *v
     v->local_world = (int)wire_get_u32(&r);
     v->node_rank = (int)wire_get_u32(&r);
     v->spares = (int)wire_get_u32(&r);
+    v->replicas = (int)wire_get_u32(&r);
+    v->planned_replicas = (int)wire_get_u32(&r);
     v->epoch = wire_get_u32(&r);
     v->generation = wire_get_u32(&r);
     wire_get_string(&r, v->run_id, sizeof v->run_id);
@@ -239,7 +247,8 @@ int message_get_identity(const struct wire_message *m, struct launch_identity *v
     wire_get_string(&r, v->run_dir, sizeof v->run_dir);
     v->plan_text = get_text(&r, MESSAGE_PLAN_BYTES, &v->plan_bytes);
     if (!wire_done(&r) && v->world > 0 && v->world <= MESSAGE_MAX_WORLD && v->rank >= 0 &&
-        v->rank < v->world && v->local_rank >= 0 && v->local_rank < v->local_world)
+        v->rank < v->world && v->local_rank >= 0 && v->local_rank < v->local_world &&
+        v->replicas >= 0 && v->replicas <= v->planned_replicas)
         return 0;
     free(v->plan_text);
     v->plan_text = NULL;

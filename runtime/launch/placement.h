@@ -44,6 +44,17 @@ int placement_replace(const struct placement_node *nodes, int n,
                       const struct placement_shape *shape, const int *lost, int n_lost,
                       const int *usable, int *node_rank);
 
+/* As many replicas as whole nodes hold, at most shape->data. Pure. */
+int placement_replicas(const struct placement_shape *shape, int nodes);
+
+/* Too few spares: as many replicas as the usable nodes hold, and all other degrees as they are. Of
+ * the node ranks before[] (those of nodes that are not usable are free), whole replicas stay
+ * together, a node keeps its part of the model wherever it can, and who is left over is a spare.
+ * shape->data is then the new one. -1: that would be fewer than `least` (or no memory); shape is
+ * unchanged then. */
+int placement_shrink(const struct placement_node *nodes, int n, struct placement_shape *shape,
+                     int least, const int *usable, const int *before, int *node_rank);
+
 /* Levels of switches that two nodes have to climb to reach each other: 0 the same node, 1 under one
  * leaf, 2 under one spine, ... Without addresses all nodes are under one leaf. */
 int placement_distance(const struct placement_node *a, const struct placement_node *b);

@@ -14,6 +14,7 @@ int run_open(struct run *run, const struct run_config *config, int64_t now, stru
     const struct placement_shape *s = &config->shape;
     *run = (struct run){.config = *config, .last_tick = now, .furthest = -1};
     run->world = s->inner * s->pipeline * s->data;
+    run->replicas = s->data;
     if (config->tasks % config->nodes)
         return err_set(err,
                        "%d tasks on %d nodes are uneven: use -N%d --ntasks-per-node=%d (gtrain "
@@ -113,13 +114,20 @@ int run_register(struct run *run, const struct message_register *info, int64_t n
     return run->n_nodes++;
 }
 
-/* Nodes that are up now, if those are enough for all ranks; else 0. */
-static int enough(const struct run *run)
+static int nodes_up(const struct run *run)
 {
     int up = 0;
     for (int i = 0; i < run->n_nodes; i++)
         up += run->nodes[i].state == RUN_NODE_UP;
-    return up * run->config.shape.tasks >= run->world ? up : 0;
+    return up;
+}
+
+/* Are the nodes that are up enough for all ranks, or for as many replicas as will do? */
+static int enough(const struct run *run)
+{
+    int least = run->config.least_data,
+        replicas = placement_replicas(&run->config.shape, nodes_up(run));
+    return replicas >= (least ? least : run->config.shape.data);
 }
 
 int run_complete(const struct run *run)
@@ -130,7 +138,7 @@ int run_complete(const struct run *run)
     for (int i = 0; i < run->n_nodes; i++)
         if (run->nodes[i].state == RUN_NODE_SUSPECT)
             return 0;
-    return enough(run) > 0;
+    return enough(run);
 }
 
 int run_as_placement(const struct run *run, struct placement_node **nodes, int **node_rank)
@@ -176,8 +184,12 @@ int run_place(struct run *run, struct err *err)
     for (int i = 0; i < run->n_nodes; i++)
         if (run->nodes[i].state == RUN_NODE_UP)
             nodes[n++] = nodes[i];
-    if (placement_make(nodes, n, &run->config.shape, node_rank, err))
+    struct placement_shape *shape = &run->config.shape;
+    if (run->config.least_data)
+        shape->data = placement_replicas(shape, n);
+    if (placement_make(nodes, n, shape, node_rank, err))
         goto out;
+    run->world = shape->inner * shape->pipeline * shape->data;
     n = 0;
     for (int i = 0; i < run->n_nodes; i++)
         run->nodes[i].node_rank = run->nodes[i].state == RUN_NODE_UP ? node_rank[n++] : -1;
@@ -541,7 +553,7 @@ void run_tick(struct run *run, int64_t now)
         char text[256];
         snprintf(text, sizeof text, "only %d of %d nodes have registered within %d s", run->n_nodes,
                  run->config.nodes, RUN_GATHER_MS / 1000);
-        run->late = enough(run) > 0;
+        run->late = enough(run);
         if (!run->late) {
             run_end_because(run, RUN_CAUSE_SURE, 1, text, now);
             run->machine = 1;

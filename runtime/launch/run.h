@@ -31,6 +31,7 @@ struct run_config {
     int nodes, tasks; /* of the step, as srun counts them */
     int spares;       /* at least so many spare nodes */
     struct placement_shape shape;
+    int least_data; /* replicas to go on with when no spare is left; 0: with all or not at all */
     int64_t heartbeat_ms, patience_ms;
     int64_t stall_ms; /* a run that makes no step for so long at least is looked at; 0: none is */
     int64_t steps;    /* of the whole run, 0: not known */
@@ -90,8 +91,9 @@ struct run {
     enum run_phase phase;
     struct run_node *nodes;
     int n_nodes, room_nodes;
-    struct run_rank *ranks; /* world of them, once placed */
-    int world;
+    struct run_rank *ranks; /* for the whole plan's world; the first `world` are in use */
+    int world;              /* ranks now */
+    int replicas;           /* of the plan; config.shape.data: those that there are now */
     int64_t first_node, last_tick;
     int late;         /* some nodes did not come in time: it goes on without them */
     int64_t furthest; /* step any rank has ever completed, -1 none */

@@ -86,6 +86,8 @@ static int take(struct runstate *r, struct json_object *root)
     r->restarts = (int)get_number(root, "restarts");
     r->requeues = (int)get_number(root, "requeues");
     r->world = (int)get_number(root, "world");
+    r->replicas = (int)get_number(root, "replicas");
+    r->planned_replicas = (int)get_number(root, "planned_replicas");
     r->spares = (int)get_number(root, "spares");
     r->step = get_number(root, "step");
     r->time = get_time(root);
@@ -195,6 +197,8 @@ static struct json_object *encode(const struct runstate *r)
     put(root, "epoch", json_object_new_int64(r->epoch));
     put(root, "generation", json_object_new_int64(r->generation));
     put(root, "world", json_object_new_int(r->world));
+    put(root, "replicas", json_object_new_int(r->replicas));
+    put(root, "planned_replicas", json_object_new_int(r->planned_replicas));
     put(root, "spares", json_object_new_int(r->spares));
     put(root, "step", json_object_new_int64(r->step));
     put(root, "restarts", json_object_new_int(r->restarts));
@@ -241,6 +245,8 @@ int runstate_write(struct runstate *r, const char *dir, const struct run *run, c
     snprintf(r->text, sizeof r->text, "%s", text);
     r->generation = run->config.generation;
     r->world = run->world;
+    r->replicas = run->config.shape.data;
+    r->planned_replicas = run->replicas;
     r->spares = run_spares(run);
     r->step = run->furthest;
     r->time = now();

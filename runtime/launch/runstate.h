@@ -26,7 +26,8 @@ struct runstate {
     int restarts; /* of the job, as Slurm counts */
     int requeues; /* those that we made */
     int world, spares;
-    int64_t step; /* when it was written; -1: none yet */
+    int replicas, planned_replicas; /* now, and in the plan */
+    int64_t step;                   /* when it was written; -1: none yet */
     double time;
     struct runstate_failed *failed; /* in order of time */
     int n_failed;

@@ -70,33 +70,80 @@ static void describe_moves(struct run *run, const int *before)
         snprintf(run->action, sizeof run->action, "it is started again on the same node");
 }
 
-/* The lost nodes' ranks to spares. -1: too few. */
-static int replace(struct run *run, const struct placement_node *nodes, int *node_rank)
+/* Where everybody was, and is to be. */
+struct moves {
+    struct placement_node *nodes;
+    int *before, *node_rank, *usable;
+    int *lost, n_lost; /* node ranks */
+};
+
+static int moves_open(struct moves *m, const struct run *run)
 {
-    int n = run->n_nodes, n_lost = 0, bad = -1;
-    int *lost = calloc((size_t)n, sizeof *lost), *usable = calloc((size_t)n, sizeof *usable);
-    int *before = calloc((size_t)n, sizeof *before);
-    if (!lost || !usable || !before)
-        goto out;
-    memcpy(before, node_rank, (size_t)n * sizeof *before);
-    for (int i = 0; i < n; i++) {
-        usable[i] = run->nodes[i].state == RUN_NODE_UP;
-        if (run->nodes[i].state != RUN_NODE_LOST || node_rank[i] < 0)
-            continue;
-        lost[n_lost++] = node_rank[i];
-        node_rank[i] = -1;
+    size_t n = (size_t)run->n_nodes;
+    *m = (struct moves){.usable = calloc(n, sizeof *m->usable), .lost = calloc(n, sizeof *m->lost)};
+    m->node_rank = calloc(n, sizeof *m->node_rank);
+    if (run_as_placement(run, &m->nodes, &m->before) || !m->usable || !m->lost || !m->node_rank)
+        return -1;
+    for (int i = 0; i < run->n_nodes; i++) {
+        int lost = run->nodes[i].state == RUN_NODE_LOST && m->before[i] >= 0;
+        m->usable[i] = run->nodes[i].state == RUN_NODE_UP;
+        m->node_rank[i] = lost ? -1 : m->before[i];
+        if (lost)
+            m->lost[m->n_lost++] = m->before[i];
     }
-    if (placement_replace(nodes, n, &run->config.shape, lost, n_lost, usable, node_rank))
-        goto out;
-    for (int i = 0; i < n; i++)
-        run->nodes[i].node_rank = node_rank[i];
-    describe_moves(run, before);
-    bad = 0;
-out:
-    free(lost);
-    free(usable);
-    free(before);
-    return bad;
+    return 0;
+}
+
+static void moves_close(struct moves *m)
+{
+    free(m->nodes);
+    free(m->before);
+    free(m->node_rank);
+    free(m->usable);
+    free(m->lost);
+}
+
+/* The lost nodes' ranks to spares. -1: too few. */
+static int replace(struct run *run, struct moves *m)
+{
+    if (placement_replace(m->nodes, run->n_nodes, &run->config.shape, m->lost, m->n_lost, m->usable,
+                          m->node_rank))
+        return -1;
+    for (int i = 0; i < run->n_nodes; i++)
+        run->nodes[i].node_rank = m->node_rank[i];
+    describe_moves(run, m->before);
+    return 0;
+}
+
+/* Fewer replicas. -1: not allowed, or too few. */
+static int shrink(struct run *run, struct moves *m)
+{
+    struct placement_shape *shape = &run->config.shape;
+    if (!run->config.least_data ||
+        placement_shrink(m->nodes, run->n_nodes, shape, run->config.least_data, m->usable,
+                         m->before, m->node_rank))
+        return -1;
+    for (int i = 0; i < run->n_nodes; i++)
+        run->nodes[i].node_rank = m->node_rank[i];
+    run->world = shape->inner * shape->pipeline * shape->data;
+    snprintf(run->action, sizeof run->action,
+             "no spare is left: it goes on with %d of %d replicas on %d nodes", shape->data,
+             run->replicas, run->world / shape->tasks);
+    return 0;
+}
+
+static void give_up(struct run *run, int64_t now)
+{
+    struct run_failure *f = &run->failure;
+    char text[sizeof f->text + 160];
+    int least = run->config.least_data;
+    int used = snprintf(text, sizeof text, "%s; no spare is left", f->text);
+    if (least)
+        snprintf(text + used, sizeof text - (size_t)used,
+                 ", nor nodes for %d replica%s (resilience.min_data)", least, least > 1 ? "s" : "");
+    text[sizeof run->text - 1] = 0;
+    run_end_because(run, RUN_CAUSE_SURE, f->code, text, now);
+    run->machine = 1;
 }
 
 static void begin_generation(struct run *run, int64_t now)
@@ -113,24 +160,17 @@ void takeover_tick(struct run *run, int64_t now)
     struct run_failure *f = &run->failure;
     if (!f->cause || run->cause || now < f->act_at || unsure(run))
         return;
-    struct placement_node *nodes = NULL;
-    int *node_rank = NULL;
+    struct moves m;
     if (is_bug(run)) {
         f->cause = RUN_CAUSE_NONE;
         return;
     }
-    if (run_as_placement(run, &nodes, &node_rank) || replace(run, nodes, node_rank)) {
-        char text[sizeof f->text + 64];
-        snprintf(text, sizeof text, "%s; no spare is left", f->text);
-        text[sizeof run->text - 1] = 0;
-        run_end_because(run, RUN_CAUSE_SURE, f->code, text, now);
-        run->machine = 1;
-    } else {
+    if (!moves_open(&m, run) && (!replace(run, &m) || !shrink(run, &m)))
         begin_generation(run, now);
-    }
+    else
+        give_up(run, now);
     f->cause = RUN_CAUSE_NONE;
-    free(nodes);
-    free(node_rank);
+    moves_close(&m);
 }
 
 static double seconds(int64_t from, int64_t to)

@@ -2,7 +2,9 @@
  *
  * A failure is noticed (takeover_fail); better explained ones replace it for a moment. Then, as
  * soon as no node is half lost, it is decided: every lost node's ranks go to a spare, all others
- * keep theirs, and all ranks start anew as the next generation. A rank that fails by itself on a
+ * keep theirs, and all ranks start anew as the next generation. Where spares are too few, and
+ * config.least_data allows it, it is a generation of fewer replicas instead. They are never more
+ * again: nodes do not come back within a step. A rank that fails by itself on a
  * healthy node starts there again; when it fails more than `restarts` times without the run getting
  * any further, that is a bug in the program, and the end. */
 #ifndef GTRAIN_LAUNCH_TAKEOVER_H

@@ -374,6 +374,10 @@ static int check_resilience(const struct plan *plan, struct err *err)
                           "use %lld or more",
                           (long long)r->patience_ms, (long long)r->heartbeat_ms,
                           2 * (long long)r->heartbeat_ms);
+    if (r->min_data > plan->parallel.data)
+        return plan_error(plan, "resilience.min_data", err,
+                          "resilience.min_data is %d, but parallel.data is %d: use %d or less",
+                          r->min_data, plan->parallel.data, plan->parallel.data);
     return 0;
 }
 

@@ -172,7 +172,9 @@ const struct plan_key plan_keys[] = {
     {"resilience", "requeues", KEY_INT, AT(resilience.requeues), 0, 1000, "10", NULL, NULL, 0,
      "of a batch job that has lost more nodes than it has spares; 0: never"},
     {"resilience", "shrink", KEY_BOOL, AT(resilience.shrink), 0, 0, "false", NULL, NULL, 0,
-     "go on with fewer replicas when no spare is left"},
+     "go on with fewer replicas when no spare is left; the global batch stays as it is"},
+    {"resilience", "min_data", KEY_INT, AT(resilience.min_data), 1, MAX_DEGREE, "1", NULL, NULL, 0,
+     "fewest replicas that shrink may leave"},
     /* Llama Team (2024), The Llama 3 Herd of Models, section 3.3.4: 419 unexpected interruptions in
      * 54 days on 16,384 GPUs, 8 to a node: 54 * 24 h * 2,048 / 419. */
     {"resilience", "mtbf_hours", KEY_REAL, AT(resilience.mtbf_hours), 0, 1e9, "6335", NULL, NULL,

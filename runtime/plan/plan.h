@@ -96,8 +96,9 @@ struct plan_resilience {
     int64_t stall_ms;        /* without a step, before it is looked who hangs */
     int restarts;            /* of a crashed worker on a healthy node, before it is called a bug */
     int requeues;            /* 10: of a batch job that has run out of nodes */
-    bool shrink;
-    double mtbf_hours; /* between failures of one node */
+    bool shrink;             /* fewer replicas where no spare is left: */
+    int min_data;            /* 1: so many at least */
+    double mtbf_hours;       /* between failures of one node */
 };
 
 /* Where a checked value stands in the file, for errors found later (a world that does not fit, a

@@ -8,6 +8,7 @@ struct train_identity {
     int rank, world;
     int local_rank, local_world; /* on this node */
     int spares;
+    int planned_replicas; /* of the plan as it was given, which may have been more; 0: not known */
     uint32_t epoch, generation;
     const char *node;
     const char *topology; /* its address in the network, "spine.leaf.node"; NULL: not known */

@@ -115,6 +115,8 @@ static void fill_line(struct loop *l, int64_t number, const struct step_result *
         .epoch = l->options->identity.epoch,
         .generation = l->options->identity.generation,
         .spares = l->options->identity.spares,
+        .replicas = l->plan->parallel.data,
+        .planned_replicas = l->options->identity.planned_replicas,
     };
     if (line->step_s > 0)
         line->mfu = peak_share(&l->peak, plan_flops_per_token(l->plan) * tokens / line->step_s);

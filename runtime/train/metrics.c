@@ -195,6 +195,8 @@ static int write_step(struct metrics *m, const struct metrics_step *s, double ra
     if (!isnan(s->mfu) && s->mfu_about)
         add(&t, "\"mfu_about\":true,");
     add_number(&t, "stall_ms", s->stall_ms);
+    if (s->replicas < s->planned_replicas)
+        add(&t, "\"replicas\":%d,", s->replicas);
     add(&t, "\"generation\":%u,\"epoch\":%u,", s->generation, s->epoch);
     add_time(&t);
     add(&t, "}\n");

@@ -23,6 +23,7 @@ struct metrics_step {
     int64_t checkpoint_step; /* newest committed, -1 none */
     uint32_t epoch, generation;
     int spares;
+    int replicas, planned_replicas; /* the latter 0: not known */
 };
 
 /* dir/metrics.jsonl is appended to. After a restore at step s, lines of later steps stay where they

@@ -13,10 +13,11 @@ enum {
 };
 
 /* In the order in which they stand. */
-enum field { STEP, LOSS, VAL, GRAD, LR, RATE, MFU, CHECKPOINT, SPARES, LEFT, FIELDS };
+enum field { STEP, LOSS, VAL, GRAD, LR, RATE, MFU, CHECKPOINT, REPLICAS, SPARES, LEFT, FIELDS };
 
 /* In the order in which they are given up. */
-static const enum field LEAST_FIRST[] = {LR, GRAD, SPARES, VAL, MFU, CHECKPOINT, LEFT, RATE, LOSS};
+static const enum field LEAST_FIRST[] = {LR,         GRAD,     SPARES, VAL,  MFU,
+                                         CHECKPOINT, REPLICAS, LEFT,   RATE, LOSS};
 
 __attribute__((format(printf, 2, 3))) static void set(char *field, const char *format, ...)
 {
@@ -83,6 +84,8 @@ static void set_fields(char fields[FIELDS][FIELD_BYTES], const struct metrics_vi
     else if (s->checkpoint_step >= 0)
         set(fields[CHECKPOINT], "checkpoint %lld steps ago",
             (long long)(s->step - s->checkpoint_step));
+    if (s->replicas < s->planned_replicas)
+        set(fields[REPLICAS], "%d of %d replicas", s->replicas, s->planned_replicas);
     if (s->spares > 0)
         set(fields[SPARES], "%d spare%s", s->spares, s->spares == 1 ? "" : "s");
     if (isfinite(v->left_s) && s->step < v->total_steps)

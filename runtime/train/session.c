@@ -60,15 +60,31 @@ static int write_plan(const char *dir, const char *text, size_t bytes, struct er
     return 0;
 }
 
+/* Where the coordinator has placed fewer replicas than the plan has: what is different then. */
+static int shrunk_overrides(const struct launch_identity *id, char data[32], char *overrides[3])
+{
+    int n = 0;
+    if (id->replicas == id->planned_replicas)
+        return 0;
+    snprintf(data, 32, "parallel.data=%d", id->replicas);
+    overrides[n++] = data;
+    overrides[n++] = (char *)"parallel.uneven=true";
+    if (id->world == 1) /* there is nobody to guard a rank's files */
+        overrides[n++] = (char *)"checkpoint.redundancy=none";
+    return n;
+}
+
 /* The coordinator's plan is the resolved one, line by line what rank 0 writes into the run folder:
- * so that is what errors name. */
+ * so that is what errors name. The folder gets it as it is, also for fewer replicas: the next
+ * launch has all of them again. */
 static struct plan *take_plan(const struct launch_identity *id, struct err *err)
 {
-    char name[4160];
+    char name[4160], data[32], *overrides[3];
     if (id->rank == 0 && write_plan(id->run_dir, id->plan_text, id->plan_bytes, err))
         return NULL;
     snprintf(name, sizeof name, "%s/plan.yaml", id->run_dir);
-    return plan_parse(id->plan_text, id->plan_bytes, name, NULL, 0, NULL, err);
+    int n = shrunk_overrides(id, data, overrides);
+    return plan_parse(id->plan_text, id->plan_bytes, name, overrides, n, NULL, err);
 }
 
 static int open_plan(struct session *s, struct err *err)
@@ -126,6 +142,7 @@ static void fill_identity(const struct session *s, struct train_identity *out)
                                    .local_rank = id->local_rank,
                                    .local_world = id->local_world,
                                    .spares = id->spares,
+                                   .planned_replicas = id->planned_replicas,
                                    .epoch = s->epoch,
                                    .generation = id->generation,
                                    .node = id->node,

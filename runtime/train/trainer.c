@@ -28,10 +28,6 @@ int train_check(const struct plan *plan, struct err *err)
         return plan_error(plan, "checkpoint.redundancy", err,
                           "checkpoint.redundancy is xor, which this version does not compute: use "
                           "partner");
-    if (plan->resilience.shrink)
-        return plan_error(plan, "resilience.shrink", err,
-                          "resilience.shrink: this version does not go on with fewer replicas yet: "
-                          "use false");
     return 0;
 }
 

@@ -349,6 +349,83 @@ static void two_at_once(void **state)
     run_close(&run);
 }
 
+static void fewer_replicas(void **state)
+{
+    (void)state;
+    struct run run;
+    struct run_config c = config(5, 1, 4);
+    struct err err;
+    c.least_data = 2;
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    for (int i = 0; i < 5; i++) {
+        struct message_register r = node(i, 1);
+        assert_int_equal(run_register(&run, &r, 0, &err), i);
+    }
+    assert_int_equal(run_place(&run, &err), 0);
+    run_closed(&run, 1, 10); /* a spare first */
+    runs(&run, 10, 2, "n0 n4 n2 n3");
+    assert_int_equal(run.config.shape.data, 4);
+    run_closed(&run, 0, 20);
+    runs(&run, 20, 3, "n3 n4 n2");
+    assert_int_equal(run.world, 3);
+    assert_int_equal(run.config.shape.data, 3);
+    assert_int_equal(run.replicas, 4);
+    assert_string_equal(run.action, "no spare is left: it goes on with 3 of 4 replicas on 3 nodes");
+    assert_int_equal(run_opened(&run, 3, 3, 25), -1); /* no such rank any more */
+    run_closed(&run, 2, 30);
+    runs(&run, 30, 4, "n3 n4");
+    run_closed(&run, 3, 40);
+    ends_with(&run, 40, 1,
+              "node n3 is lost (rank 0): its agent is gone; no spare is left, nor nodes for 2 "
+              "replicas (resilience.min_data)");
+}
+
+/* All ranks of the smaller world are enough for the end. */
+static void fewer_replicas_finish(void **state)
+{
+    (void)state;
+    struct run run;
+    struct run_config c = config(3, 2, 6);
+    struct err err;
+    c.least_data = 1;
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    for (int i = 0; i < 3; i++) {
+        struct message_register r = node(i, 2);
+        assert_int_equal(run_register(&run, &r, 0, &err), i);
+    }
+    assert_int_equal(run_place(&run, &err), 0);
+    run_closed(&run, 1, 10);
+    runs(&run, 10, 2, "n0 n0 n2 n2");
+    for (uint32_t r = 0; r < 4; r++)
+        rank_exits(&run, r, 0, 0, 0, 20);
+    ends_with(&run, 20, 0, "all ranks are done");
+}
+
+/* Some nodes never came: it begins with the replicas that the others hold. */
+static void fewer_replicas_from_the_start(void **state)
+{
+    (void)state;
+    struct run run;
+    struct run_config c = config(4, 1, 4);
+    struct err err;
+    c.least_data = 3;
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    for (int i = 0; i < 3; i++) {
+        struct message_register r = node(i, 1);
+        assert_int_equal(run_register(&run, &r, 0, &err), i);
+    }
+    for (int64_t t = 0; t <= RUN_GATHER_MS + BEAT; t += BEAT) {
+        assert_int_equal(run_complete(&run), 0);
+        for (int i = 0; i < 3; i++)
+            run_heard(&run, i, t);
+        run_tick(&run, t);
+    }
+    assert_int_equal(run_complete(&run), 1);
+    assert_int_equal(run_place(&run, &err), 0);
+    assert_int_equal(run.world, 3);
+    run_close(&run);
+}
+
 /* The worker's death is heard first, its node's right after: one generation is lost, not two. */
 static void dying_node(void **state)
 {
@@ -728,6 +805,9 @@ int main(void)
         cmocka_unit_test(nodes_that_never_come),
         cmocka_unit_test(spare_takes_over),
         cmocka_unit_test(two_at_once),
+        cmocka_unit_test(fewer_replicas),
+        cmocka_unit_test(fewer_replicas_finish),
+        cmocka_unit_test(fewer_replicas_from_the_start),
         cmocka_unit_test(dying_node),
         cmocka_unit_test(crash_restarts_in_place),
         cmocka_unit_test(hopeless_ends),

@@ -338,6 +338,130 @@ static void no_spare_is_cheaper(void **state)
     }
 }
 
+/* ---- fewer replicas ---- */
+
+struct shrink_case {
+    const char *what;
+    int n;
+    struct placement_shape shape;
+    const char *before, *after; /* node ranks in node order; - a spare, x lost */
+    int least, data;            /* data: replicas then; -1: refused */
+};
+
+static const struct shrink_case shrink_cases[] = {
+    {"a node a replica: the others stay", 4, {1, 1, 4, 1}, "0 1 x3 2", "0 1 - 2", 1, 3},
+    {"the last takes the lost one's place", 4, {1, 1, 4, 1}, "0 x1 2 3", "0 - 2 1", 1, 3},
+    {"one is left", 4, {1, 1, 4, 1}, "x0 x1 2 x3", "- - 0 -", 1, 1},
+    {"none is left", 2, {1, 1, 2, 1}, "x0 x1", "", 1, -1},
+    {"fewer than allowed", 4, {1, 1, 4, 1}, "0 x1 x2 3", "", 3, -1},
+    {"as few as allowed", 4, {1, 1, 4, 1}, "0 x1 2 3", "0 - 2 1", 3, 3},
+    {"the mate of a lost node is a spare", 6, {1, 2, 3, 1}, "0 1 2 3 x4 5", "0 1 2 3 - -", 1, 2},
+    {"a whole replica changes its number", 6, {1, 2, 3, 1}, "x0 1 2 3 4 5", "- - 2 3 0 1", 1, 2},
+    {"two half ones make a whole", 6, {1, 2, 3, 1}, "0 x1 2 3 x4 5", "0 - 2 3 - 1", 1, 2},
+    {"two of the same stage: one has to learn the other",
+     4,
+     {1, 2, 2, 1},
+     "0 x1 2 x3",
+     "0 - 1 -",
+     1,
+     1},
+    {"a spare helps", 5, {1, 2, 2, 1}, "0 x1 x2 3 -", "0 - - 1 -", 1, 1},
+    {"some replicas on each node", 3, {1, 1, 12, 4}, "0 x1 2", "0 - 1", 1, 8},
+    {"two replicas on three nodes go together",
+     6,
+     {1, 3, 4, 2},
+     "0 1 2 3 x4 5",
+     "0 1 2 - - -",
+     1,
+     2},
+    {"... and count as two", 6, {1, 3, 4, 2}, "0 1 2 3 x4 5", "", 3, -1},
+};
+
+/* "0 x1 -": what is lost is not usable. */
+static void read_ranks(const char *text, int n, int *node_rank, int *usable)
+{
+    char copy[128], *rest = copy;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (int i = 0; i < n; i++) {
+        char *word = strsep(&rest, " ");
+        assert_non_null(word);
+        usable[i] = *word != 'x';
+        node_rank[i] = *word == '-' ? -1 : atoi(word + !usable[i]);
+    }
+}
+
+static void shrink_known(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < sizeof shrink_cases / sizeof *shrink_cases; c++) {
+        const struct shrink_case *k = &shrink_cases[c];
+        struct site s;
+        struct placement_shape shape = k->shape;
+        int before[MAX_NODES], after[MAX_NODES], wanted[MAX_NODES], usable[MAX_NODES], unused[64];
+        build(&s, 1, &k->n, 1);
+        read_ranks(k->before, k->n, before, usable);
+        int bad = placement_shrink(s.nodes, k->n, &shape, k->least, usable, before, after);
+        if ((k->data < 0) != (bad != 0))
+            fail_msg("%s: %s", k->what, bad ? "refused" : "not refused");
+        assert_int_equal(shape.data, bad ? k->shape.data : k->data);
+        if (bad)
+            continue;
+        read_ranks(k->after, k->n, wanted, unused);
+        for (int i = 0; i < k->n; i++)
+            if (after[i] != wanted[i])
+                fail_msg("%s: node %d has node rank %d, not %d", k->what, i, after[i], wanted[i]);
+    }
+}
+
+/* Every way to lose nodes of small jobs: the new world is as large as it can be, nobody who is left
+ * out or lost has a rank, and as few nodes as possible get a part of the model that they had not:
+ * of p positions and b blocks left, what the live nodes of a position cannot fill. */
+static void shrink_any(void **state)
+{
+    (void)state;
+    static const struct placement_shape shapes[] = {
+        {1, 1, 6, 1}, {1, 2, 3, 1}, {2, 3, 2, 2}, {1, 3, 4, 2}, {1, 1, 12, 2}, {4, 1, 2, 1},
+    };
+    static const int block_nodes[] = {1, 2, 3, 3, 1, 4};
+    for (size_t c = 0; c < sizeof shapes / sizeof *shapes; c++) {
+        int world = shapes[c].inner * shapes[c].pipeline * shapes[c].data;
+        int used = world / shapes[c].tasks, n = used + 1, k = block_nodes[c];
+        struct site s;
+        build(&s, 1, &n, 1);
+        for (int mask = 0; mask < 1 << n; mask++) {
+            struct placement_shape shape = shapes[c];
+            int before[MAX_NODES], after[MAX_NODES], usable[MAX_NODES], at[MAX_NODES] = {0};
+            int live = 0, moved = 0, least_moved = 0, seen[MAX_NODES] = {0};
+            for (int i = 0; i < n; i++) {
+                before[i] = i < used ? i : -1;
+                usable[i] = mask >> i & 1;
+                live += usable[i];
+                if (usable[i] && i < used)
+                    at[i % k]++;
+            }
+            int blocks = live / k < used / k ? live / k : used / k;
+            int bad = placement_shrink(s.nodes, n, &shape, 1, usable, before, after);
+            assert_int_equal(bad, blocks ? 0 : -1);
+            if (bad)
+                continue;
+            assert_int_equal(shape.inner * shape.pipeline * shape.data, blocks * k * shape.tasks);
+            for (int i = 0; i < n; i++) {
+                assert_in_range(after[i] + 1, 0, blocks * k);
+                assert_true(usable[i] || after[i] == -1);
+                if (after[i] < 0)
+                    continue;
+                assert_int_equal(seen[after[i]]++, 0);
+                moved += before[i] < 0 || before[i] % k != after[i] % k;
+            }
+            for (int r = 0; r < blocks * k; r++)
+                assert_int_equal(seen[r], 1);
+            for (int p = 0; p < k; p++)
+                least_moved += at[p] < blocks ? blocks - at[p] : 0;
+            assert_int_equal(moved, least_moved);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +474,8 @@ int main(void)
         cmocka_unit_test(regular_tree),
         cmocka_unit_test(replacements),
         cmocka_unit_test(no_spare_is_cheaper),
+        cmocka_unit_test(shrink_known),
+        cmocka_unit_test(shrink_any),
     };
     return cmocka_run_group_tests_name("placement", tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -185,6 +186,42 @@ static void find_file(const char *run_id, int64_t step, int rank, char path[600]
     snprintf(path, 600, "%s", d.places[rank].path);
     ckpt_decision_free(&d);
     free(blob);
+}
+
+/* One replica after another is lost, with all that its ranks have written, and no copies are kept;
+ * then all are back. Every step takes the whole batch: 4 microbatches, unequally on 3 replicas. */
+static void replicas_are_lost(void **state)
+{
+    (void)state;
+    static const int replicas[] = {4, 3, 2, 4};
+    struct layout l = {"PP2 with fewer and fewer replicas", 1, 2, 4, 0};
+    struct rig_result never, got;
+    struct texts t;
+    struct rig_run run = run_of(&l, true, STEPS, &t);
+    rig_train_well(&run, &never);
+    for (int i = 0; i < 4; i++) {
+        l.data = replicas[i];
+        run = run_of(&l, true, 2 * (i + 1), &t);
+        run.epoch = (uint32_t)i + 1;
+        run.node_ranks = 2;
+        run.run_id = "lost";
+        add_change(&run, t.local);
+        add_change(&run, "checkpoint.every=1");
+        add_change(&run, "parallel.uneven=true");
+        rig_train_well(&run, &got);
+        assert_int_equal(got.first, 2 * i + 1);
+        for (int k = 0; k < got.n; k++) {
+            double want = never.loss[got.first - 1 + k];
+            if (!(fabs(got.loss[k] - want) <= 1e-10 * want))
+                fail_msg("%d replicas, step %d: loss %.17g, undisturbed %.17g", l.data,
+                         (int)got.first + k, got.loss[k], want);
+        }
+        for (int rank = 2; rank < 4; rank++) { /* those of replica 1 */
+            char path[600];
+            find_file("lost", 2 * (i + 1), rank, path);
+            assert_int_equal(unlink(path), 0);
+        }
+    }
 }
 
 /* One bit at `part` of the file's length. */
@@ -467,6 +504,7 @@ int main(void)
         cmocka_unit_test(any_layout_into_another),
         cmocka_unit_test(any_layout_into_another_tied),
         cmocka_unit_test(a_run_changes_its_layout_twice),
+        cmocka_unit_test(replicas_are_lost),
         cmocka_unit_test(damaged_files_cost_a_checkpoint),
     };
     return cmocka_run_group_tests_name("reshard", tests, make_folder, remove_folder);

@@ -266,7 +266,6 @@ static void refuses_what_it_cannot(void **state)
         {"parallel.shard=optimizer", "parallel.shard"},
         {"training.precision=bf16", "training.precision"},
         {"checkpoint.redundancy=xor", "checkpoint.redundancy"},
-        {"resilience.shrink=true", "resilience.shrink"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct rig_run run = {.folder = folder,

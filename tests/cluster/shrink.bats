@@ -1,0 +1,108 @@
+# Fewer replicas: nodes are lost and no spare is left. The run goes on with as many replicas as the
+# nodes that live hold, which share the whole batch: its losses are those of a run that lost nothing,
+# but for the order of sums.
+
+load cluster.bash
+
+steps=40
+
+setup_file() {
+    cluster_begin
+    cat >"$here/train.yaml" <<END
+model: {layers: 2, hidden: 64, ffn: 160, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 1, sequence: 32, lr: 0.003, precision: float64}
+parallel: {data: 4}
+checkpoint: {local: /local/gtrain-shrink, every: 1, keep: 2, block_bytes: 65536}
+resilience: {heartbeat_ms: 200, patience_ms: 2000, shrink: true, min_data: 2}
+END
+    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" \
+        --plan "$here/train.yaml,checkpoint.every=0" >"$here/undisturbed.out" 2>&1 3>&-
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+}
+
+teardown() {
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+at_step() { # STEP
+    [ "$(sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/metrics.jsonl" | sort -n | tail -n 1)" -ge "$1" ]
+}
+
+node_of() { # RANK
+    awk -v r="$1" '$1 == r "-" r { print $2 }' "$dir/placement.txt"
+}
+
+start_training() { # ON-TOP-OF-THE-PLAN SRUN-OPTIONS
+    local more=$1
+    shift
+    bounded srun --ntasks-per-node=1 --gtrain-plan="$here/train.yaml$more" --gtrain-dir="$dir" "$@" \
+        "$gtrain" train >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+}
+
+ends_with() { # STATUS
+    local status=0
+    wait $bounded || status=$?
+    [ $status = "$1" ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
+}
+
+# Every step has been done, and each of its losses is the undisturbed one to 1e-10.
+assert_losses() {
+    cat "$here/undisturbed/metrics.jsonl" "$dir/metrics.jsonl" |
+        sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' |
+        awk -v steps=$steps '
+            !($1 in first) { first[$1] = $2; next }
+            { seen[$1] = 1; d = $2 / first[$1] - 1; if (d < 0) d = -d
+              if (d > 1e-10) { print "step " $1 ": loss " $2 ", undisturbed " first[$1]; bad = 1 } }
+            END { for (i = 1; i <= steps; i++) if (!(i in seen)) { print "step " i " is missing"; bad = 1 }
+                  exit bad }'
+}
+
+@test "no spare is left: it goes on with fewer replicas, down to what is allowed" {
+    start_training "" -N4
+    wait_for 20 at_step 6
+    "$cluster" kill "$(node_of 1)" >/dev/null
+    wait_for 20 grep -q "generation 2 goes on" "$dir/out"
+    "$cluster" kill "$(node_of 0)" >/dev/null
+    ends_with 0
+    assert_losses
+    expect_match "$(cat "$dir/out")" "no spare is left: it goes on with 3 of 4 replicas on 3 nodes: generation 2"
+    expect_match "$(cat "$dir/out")" "no spare is left: it goes on with 2 of 4 replicas on 2 nodes: generation 3"
+    expect_match "$(cat "$dir/out")" "step +[0-9]+/$steps .*2 of 4 replicas"
+    expect_match "$(cat "$dir/events.jsonl")" '"kind":"shrink".*3 of 4'
+    expect_match "$(tail -n 1 "$dir/metrics.jsonl")" '"replicas":2,"generation":3,'
+}
+
+@test "the next start has all replicas again" {
+    start_training ",checkpoint.shared=checkpoints,checkpoint.shared_every=1" -N4
+    wait_for 20 at_step 3
+    "$cluster" kill "$(node_of 1)" >/dev/null
+    wait_for 20 grep -q "generation 2 goes on" "$dir/out"
+    expect_match "$("$gtrain" status "$dir")" "^shrunk: 3 of 4 replicas are left"
+    kill -TERM "$(srun_of $bounded)"
+    wait $bounded || true
+    "$cluster" up >/dev/null
+    start_training ",checkpoint.shared=checkpoints,checkpoint.shared_every=1" -N4
+    ends_with 0
+    assert_losses
+    expect_match "$(cat "$dir/events.jsonl")" 'data 4; restored into .* data 3'
+    expect_match "$(cat "$dir/events.jsonl")" 'data 3; restored into .* data 4'
+    expect "the run folder's plan" "$(grep -c '^  data: 4' "$dir/plan.yaml")" 1
+}
+
+@test "fewer than resilience.min_data is the end" {
+    start_training ",resilience.min_data=4" -N4
+    wait_for 20 at_step 2
+    "$cluster" kill "$(node_of 2)" >/dev/null
+    ends_with 1
+    expect_match "$(cat "$dir/out")" "no spare is left, nor nodes for 4 replicas \(resilience.min_data\)"
+}
