@@ -1,9 +1,9 @@
 /* config.c - see config.h. */
 #include "hf/config.h"
 
-#include <errno.h>
+#include "hf/json_file.h"
+
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <math.h>
 #include <string.h>
 
@@ -159,41 +159,10 @@ static int take_model(const struct json_object *o, struct hf_config *c, struct e
     return take_rope(o, m, err);
 }
 
-static struct json_object *load(const char *path, struct err *err)
-{
-    char text[CONFIG_MAX_BYTES / 16];
-    FILE *f = fopen(path, "re");
-    if (!f) {
-        err_set_errno(err, errno, "cannot be opened");
-        return NULL;
-    }
-    struct json_tokener *tokener = json_tokener_new();
-    struct json_object *o = NULL;
-    enum json_tokener_error state = json_tokener_continue;
-    size_t n, total = 0;
-    while (tokener && state == json_tokener_continue && total < CONFIG_MAX_BYTES &&
-           (n = fread(text, 1, sizeof text, f))) {
-        o = json_tokener_parse_ex(tokener, text, (int)n);
-        state = json_tokener_get_error(tokener);
-        total += n;
-    }
-    fclose(f);
-    if (tokener)
-        json_tokener_free(tokener);
-    if (state == json_tokener_success && json_object_get_type(o) == json_type_object)
-        return o;
-    json_object_put(o);
-    err_set(err, "this is no JSON object: %s",
-            state == json_tokener_success    ? "it is something else"
-            : state == json_tokener_continue ? "it is cut"
-                                             : json_tokener_error_desc(state));
-    return NULL;
-}
-
 int hf_config_read(const char *path, struct hf_config *out, struct err *err)
 {
     memset(out, 0, sizeof *out);
-    struct json_object *o = load(path, err);
+    struct json_object *o = json_file_read(path, CONFIG_MAX_BYTES, err);
     int rv = o && !check_kind(o, err) && !take_model(o, out, err) ? 0 : -1;
     json_object_put(o);
     return rv ? err_prefix(err, "%s", path) : 0;

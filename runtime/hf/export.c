@@ -96,10 +96,11 @@ static int write_header(const struct export *x, int file, FILE *out, struct err 
         return err_set(err, "no memory for a header");
     }
     uint64_t length = bytes;
-    fwrite(&length, sizeof length, 1, out);
-    fwrite(text, 1, bytes, out);
+    int rv = 0;
+    if (fwrite(&length, sizeof length, 1, out) != 1 || fwrite(text, 1, bytes, out) != bytes)
+        rv = err_set_errno(err, errno, "writing the header");
     free(text);
-    return 0;
+    return rv;
 }
 
 static int write_tensor(struct export *x, int number, FILE *out, struct err *err)
@@ -115,8 +116,8 @@ static int write_tensor(struct export *x, int number, FILE *out, struct err *err
     if (good < n)
         rv = err_set(err, "%s, element %zu: %g is too large for %s: use another dtype", name, good,
                      values[good], hf_dtype_name(x->options->dtype));
-    if (!rv)
-        fwrite(narrow, hf_dtype_bytes(x->options->dtype), n, out);
+    if (!rv && fwrite(narrow, hf_dtype_bytes(x->options->dtype), n, out) != n)
+        rv = err_set_errno(err, errno, "writing %s", name);
     free(values);
     free(narrow);
     return rv;
@@ -151,11 +152,8 @@ static int write_file(struct export *x, int file, struct err *err)
     if (open_new(x, name, path, &out, err))
         return -1;
     int rv = write_header(x, file, out, err);
-    for (int i = x->begins[file]; !rv && i < x->begins[file + 1]; i++) {
+    for (int i = x->begins[file]; !rv && i < x->begins[file + 1]; i++)
         rv = write_tensor(x, i, out, err);
-        if (!rv && ferror(out))
-            break; /* close_new says it */
-    }
     return close_new(out, path, rv, err);
 }
 

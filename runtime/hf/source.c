@@ -1,10 +1,11 @@
 /* source.c - see source.h. */
 #include "hf/source.h"
 
+#include "hf/json_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <json-c/json.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILES_MAX = 4096 };      /* of one model */
-enum { PIECE_BYTES = 1 << 20 }; /* read and widened at once */
+enum { FILES_MAX = 4096 };           /* of one model */
+enum { PIECE_BYTES = 1 << 20 };      /* read and widened at once */
+enum { INDEX_MAX_BYTES = 64 << 20 }; /* a hundred bytes a tensor: hundreds of thousands */
 
 static int read_at(const struct hf_file *f, void *to, int64_t n, int64_t at, struct err *err)
 {
@@ -157,8 +159,10 @@ static int list_tensors(struct hf_source *s, struct err *err)
 
 static int open_sharded(struct hf_source *s, const char *dir, const char *path, struct err *err)
 {
-    struct json_object *index = json_object_from_file(path), *map = NULL;
+    struct json_object *index = json_file_read(path, INDEX_MAX_BYTES, err), *map = NULL;
     int rv = -1;
+    if (!index)
+        return err_prefix(err, "%s", path);
     json_object_object_get_ex(index, "weight_map", &map);
     if (json_object_get_type(map) != json_type_object || !json_object_object_length(map))
         err_set(err, "this is no index: a JSON object with a weight_map is expected");

@@ -40,11 +40,30 @@ int hf_dtype_find(const char *text)
     return -1;
 }
 
-static uint32_t bits_of(float value)
+/* A NaN's sign and upper bits, as they are: an instruction that converts makes a signalling one
+ * quiet. */
+static uint32_t bits_of_nan(double value)
 {
-    uint32_t bits;
+    uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    return bits;
+    uint32_t fraction = (uint32_t)(bits >> 29) & 0x7fffff;
+    return (uint32_t)(bits >> 63) << 31 | 0x7f800000 | (fraction ? fraction : 0x400000);
+}
+
+/* As a float, to nearest. to_odd: of the two neighbours the one whose last bit is set, so that
+ * rounding once more, to fewer bits, gives what rounding once would have given. */
+static uint32_t bits_of(double value, bool to_odd)
+{
+    if (isnan(value))
+        return bits_of_nan(value);
+    float nearest = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &nearest, sizeof bits);
+    if (!to_odd || isinf(value) || (double)nearest == value)
+        return bits;
+    if (fabs((double)nearest) > fabs(value))
+        bits--;
+    return bits | 1;
 }
 
 static float float_of(uint32_t bits)
@@ -118,12 +137,11 @@ static bool too_large(enum hf_dtype dtype, double value, const void *narrowed)
 size_t hf_narrow(enum hf_dtype dtype, const double *in, size_t n, void *out)
 {
     for (size_t i = 0; i < n; i++) {
-        float value = (float)in[i];
+        uint32_t bits = bits_of(in[i], dtype != HF_F32);
         void *to = (char *)out + i * hf_dtype_bytes(dtype);
-        uint16_t half =
-            dtype == HF_BF16 ? narrow_bfloat(bits_of(value)) : narrow_half(bits_of(value));
+        uint16_t half = dtype == HF_BF16 ? narrow_bfloat(bits) : narrow_half(bits);
         if (dtype == HF_F32)
-            memcpy(to, &value, sizeof value);
+            memcpy(to, &bits, sizeof bits);
         else
             memcpy(to, &half, sizeof half);
         if (too_large(dtype, in[i], to))

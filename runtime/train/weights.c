@@ -165,20 +165,35 @@ static size_t element_bytes(enum ckpt_dtype dtype)
     return dtype == CKPT_F32 ? 4 : dtype == CKPT_BF16 ? 2 : 8;
 }
 
-static double element(const unsigned char *p, enum ckpt_dtype dtype)
+/* A NaN keeps its bits: an instruction that converts would make a signalling one quiet. */
+static double widen(uint32_t bits)
 {
     double wide;
     float value;
+    memcpy(&value, &bits, sizeof value);
+    if ((bits & 0x7fffffff) <= 0x7f800000)
+        return (double)value;
+    uint64_t nan =
+        (uint64_t)(bits >> 31) << 63 | UINT64_C(0x7ff) << 52 | (uint64_t)(bits & 0x7fffff) << 29;
+    memcpy(&wide, &nan, sizeof wide);
+    return wide;
+}
+
+static double element(const unsigned char *p, enum ckpt_dtype dtype)
+{
+    double wide;
     uint32_t bits;
     uint16_t half;
     if (dtype == CKPT_F64) {
         memcpy(&wide, p, sizeof wide);
         return wide;
     }
+    if (dtype == CKPT_F32) {
+        memcpy(&bits, p, sizeof bits);
+        return widen(bits);
+    }
     memcpy(&half, p, sizeof half);
-    bits = (uint32_t)half << 16; /* bf16 is the upper half of a float */
-    memcpy(&value, dtype == CKPT_F32 ? p : (unsigned char *)&bits, sizeof value);
-    return (double)value;
+    return widen((uint32_t)half << 16); /* bf16 is the upper half of a float */
 }
 
 static int take(void *arg, const void *p, size_t n, struct err *err)

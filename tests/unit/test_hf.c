@@ -264,6 +264,20 @@ static void same_config(bool tied)
     assert_int_equal(c.positions, 32);
 }
 
+/* Both infinities, quiet and signalling NaNs of both signs, the smallest numbers, the largest
+ * finite one and -0, as bits of the dtype, at the start of a tensor. */
+static void add_odd_values(enum hf_dtype dtype, struct tensor *t)
+{
+    static const uint32_t odd[HF_DTYPES][9] = {
+        [HF_F32] = {0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xff812345, 0x00000001,
+                    0x807fffff, 0x7f7fffff, 0x80000000},
+        [HF_BF16] = {0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffbf, 0x0001, 0x807f, 0x7f7f, 0x8000},
+        [HF_F16] = {0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xfdff, 0x0001, 0x83ff, 0x7bff, 0x8000}};
+    size_t bytes = hf_dtype_bytes(dtype);
+    for (size_t i = 0; i < sizeof odd[0] / sizeof odd[0][0]; i++)
+        memcpy(t->bytes + i * bytes, &odd[dtype][i], bytes); /* the machine is little-endian */
+}
+
 static void import_then_export(void **state)
 {
     (void)state;
@@ -278,6 +292,7 @@ static void import_then_export(void **state)
         int64_t parameters;
         forget_outputs();
         fill_tensors(cases[i].tied, cases[i].dtype, cases[i].files);
+        add_odd_values(cases[i].dtype, &tensors[2]);
         write_folder(cases[i].tied ? tied_config() : config_text);
         ok(hf_import(hf, out, &parameters, &err), &err);
         int64_t count = 0;
@@ -515,6 +530,32 @@ static void refuses_tensors_that_do_not_fit(void **state)
     refused("which the index does not say");
 }
 
+/* What is in the place of a file, but has no end, is no file, or is too much. */
+static void refuses_what_is_no_file(void **state)
+{
+    (void)state;
+    char path[400];
+    forget_outputs();
+    fill_tensors(false, HF_F32, 2);
+    write_folder(config_text);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", hf);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    refused("model.safetensors.index.json: is not a regular file");
+    assert_int_equal(remove(path), 0);
+    write_text("model.safetensors.index.json", "");
+    refused("model.safetensors.index.json: this is no JSON object: it is cut");
+    assert_int_equal(truncate(path, INT64_C(1) << 40), 0);
+    refused("has 1099511627776 bytes");
+    snprintf(path, sizeof path, "%s/config.json", hf);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    refused("config.json: is not a regular file");
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkdir(path, 0777), 0);
+    refused("config.json: is not a regular file");
+}
+
 /* Old folders hold tables that follow from config.json; a tied one may hold the head as well. */
 static void passes_over_what_is_known(void **state)
 {
@@ -579,9 +620,18 @@ static void numbers_by_hand(void **state)
     static const struct {
         double value;
         unsigned want;
-    } bfloats[] = {{1, 0x3f80},          {-2, 0xc000},         {0x1.01p0, 0x3f80},
-                   {0x1.03p0, 0x3f82},   {0x1.0101p0, 0x3f81}, {0x1p-133, 0x0001},
-                   {0x1.fep127, 0x7f7f}, {INFINITY, 0x7f80}};
+    } bfloats[] = {{1, 0x3f80},
+                   {-2, 0xc000},
+                   {0x1.01p0, 0x3f80},
+                   {0x1.03p0, 0x3f82},
+                   {0x1.0101p0, 0x3f81},
+                   {0x1p-133, 0x0001},
+                   {0x1.fep127, 0x7f7f},
+                   {INFINITY, 0x7f80},
+                   {1 + 0x1p-8 + 0x1p-40, 0x3f81},
+                   {-1 - 0x3p-8 + 0x1p-40, 0xbf81},
+                   {0x1p-134 + 0x1p-180, 0x0001},
+                   {-0x1p-1000, 0x8000}};
     uint16_t got;
     float f;
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
@@ -640,6 +690,7 @@ int main(void)
         cmocka_unit_test(trains_on_in_any_layout),
         cmocka_unit_test(refuses_other_models),
         cmocka_unit_test(refuses_tensors_that_do_not_fit),
+        cmocka_unit_test(refuses_what_is_no_file),
         cmocka_unit_test(passes_over_what_is_known),
         cmocka_unit_test(never_writes_over_a_folder),
     };
