@@ -246,18 +246,17 @@ static int check_batch(struct plan *plan, struct err *err)
 /* ---- parallel ---- */
 
 /* Can the model be split among this many tensor ranks? If not, why says what is in the way. The
- * vocabulary may be uneven (ceil(vocab / tensor) tokens a rank), but no rank may be left without a
- * token. */
+ * vocabulary may be uneven: parts differ by one token at most (model_slice in train/model.c), so
+ * with a token for each rank none is left without. */
 static bool tensor_fits(const struct plan_model *m, int64_t tensor, char *why, size_t size)
 {
-    int64_t part = (m->vocab + tensor - 1) / tensor;
     if (m->heads % tensor)
         snprintf(why, size, "attention has %lld heads", (long long)m->heads);
     else if (m->kv_heads % tensor)
         snprintf(why, size, "attention has %lld kv_heads", (long long)m->kv_heads);
     else if (m->ffn % tensor)
         snprintf(why, size, "the feed-forward layer is %lld wide", (long long)m->ffn);
-    else if ((tensor - 1) * part >= m->vocab)
+    else if (m->vocab < tensor)
         snprintf(why, size, "a vocabulary of %lld tokens leaves a rank without one",
                  (long long)m->vocab);
     else

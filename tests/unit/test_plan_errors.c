@@ -264,10 +264,10 @@ static void test_parallel(void **state)
          "data: {train: a}\ntraining: {steps: 100, global_batch: 16, sequence: 32}\n"
          "parallel:\n  tensor: 4\n",
          "p.yaml:5:3: parallel.tensor is 4, but the feed-forward layer is 98 wide: use 1 or 2"},
-        {"model: {layers: 4, hidden: 64, ffn: 96, heads: 8, vocab: 5}\n"
+        {"model: {layers: 4, hidden: 64, ffn: 96, heads: 8, vocab: 3}\n"
          "data: {train: a}\ntraining: {steps: 100, global_batch: 16, sequence: 32}\n"
          "parallel:\n  tensor: 4\n",
-         "p.yaml:5:3: parallel.tensor is 4, but a vocabulary of 5 tokens leaves a rank without "
+         "p.yaml:5:3: parallel.tensor is 4, but a vocabulary of 3 tokens leaves a rank without "
          "one: "
          "use 1 or 2"},
         {MODEL "parallel:\n  context: 3\n",
@@ -288,8 +288,18 @@ static void test_parallel(void **state)
          "p.yaml:6:3: parallel.data is 1048576, but the degrees multiply to 8388608 ranks: use "
          "degrees of at most 1048576 ranks in all"},
     };
+    /* 1, 1, 1 and 2 tokens: nobody is without one. */
+    static const char uneven[] =
+        "model: {layers: 4, hidden: 64, ffn: 96, heads: 8, vocab: 5}\n"
+        "data: {train: a}\ntraining: {steps: 100, global_batch: 16, sequence: 32}\n"
+        "parallel: {tensor: 4}\n";
+    struct err err = {""};
     (void)state;
     EXPECT_ALL(cases);
+    struct plan *plan = plan_parse(uneven, strlen(uneven), "p.yaml", NULL, 0, "/base", &err);
+    if (!plan)
+        fail_msg("%s", err.text);
+    plan_free(plan);
 }
 
 static void test_checkpoint(void **state)
