@@ -20,6 +20,7 @@
 #include "cli/cli.h"
 #include "file.h"
 #include "folder.h"
+#include "plan/keys.h"
 #include "train/run_folder.h"
 
 static const char help[] =
@@ -220,6 +221,7 @@ static int verify_file(const struct catalog_file *f, const char *dir, uint32_t d
 static int verify_record(const struct catalog *c, const struct record *r)
 {
     struct err err;
+    char shown[sizeof err.text];
     int bad = 0;
     for (int rank = 0; rank < r->n; rank++) {
         const char *why;
@@ -233,7 +235,8 @@ static int verify_record(const struct catalog *c, const struct record *r)
                     r->ranks[rank].node, why);
         if (!bad++)
             printf("BAD\n");
-        printf("             %s\n", err.text);
+        plan_shown(err.text, shown, sizeof shown);
+        printf("             %s\n", shown);
     }
     return bad;
 }
@@ -341,7 +344,7 @@ static void show_tensors(const struct ckpt_file *f)
     printf("\n  %-48s %-5s %-24s %-24s %s\n", "TENSOR", "DTYPE", "SHAPE", "OF GLOBAL", "AT");
     for (int i = 0; i < f->n; i++) {
         const struct ckpt_tensor *t = &f->tensors[i].tensor;
-        char *texts[3] = {NULL};
+        char *texts[3] = {NULL}, name[200];
         const int64_t *dims[3] = {t->shape, t->global, t->offset};
         bool whole = tensor_is_whole(t);
         for (int k = 0; k < (whole ? 1 : 3); k++) {
@@ -352,7 +355,8 @@ static void show_tensors(const struct ckpt_file *f)
             dims_print(out, t->dims, dims[k]);
             fclose(out);
         }
-        printf("  %-48s %-5s %-24s %-24s %s\n", t->name, dtype_name(t->dtype),
+        plan_shown(t->name, name, sizeof name);
+        printf("  %-48s %-5s %-24s %-24s %s\n", name, dtype_name(t->dtype),
                texts[0] ? texts[0] : "", texts[1] ? texts[1] : "whole", texts[2] ? texts[2] : "");
         for (int k = 0; k < 3; k++)
             free(texts[k]);

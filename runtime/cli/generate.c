@@ -37,7 +37,8 @@ static void usage(FILE *out)
         "       gtrain generate --checkpoint DIR --score FILE\n"
         "\n"
         "Continue a text with a model, from the newest committed checkpoint of a run, whatever\n"
-        "its layout. Or say how likely a text is to it.\n"
+        "its layout. Or say how likely a text is to it. On a terminal, control characters in what\n"
+        "the model says are shown as question marks.\n"
         "\n"
         "  --checkpoint DIR  the run folder; or a folder of checkpoints (then --plan is needed;\n"
         "                    several may be given, one a node)\n"
@@ -283,20 +284,37 @@ static int find_checkpoint(struct request *r)
 
 /* ---- */
 
+/* What is printed, and what it may not do there. */
+struct printer {
+    const char *prompt; /* NULL once it is out */
+    bool terminal;
+    int32_t before; /* the last token */
+};
+
+/* What a model makes up may be a command to a terminal: there, marks stand for control characters
+ * (in two bytes of UTF-8, too). A token that is no byte is a mark everywhere. */
+static int shown(const struct printer *p, int32_t token)
+{
+    bool two = p->before == 0xC2 && token >= 0x80 && token < 0xA0;
+    bool control = (token < ' ' && token != '\n' && token != '\t') || token == 127 || two;
+    return token > UCHAR_MAX || (control && p->terminal) ? '?' : token;
+}
+
 /* The prompt comes with the first token: a run that fails prints nothing but its error. */
 static void print_token(void *arg, int32_t token)
 {
-    const char **prompt = arg;
-    if (*prompt)
-        fputs(*prompt, stdout);
-    *prompt = NULL;
-    putchar(token);
+    struct printer *p = arg;
+    if (p->prompt)
+        fputs(p->prompt, stdout);
+    p->prompt = NULL;
+    putchar(shown(p, token));
+    p->before = token;
     fflush(stdout);
 }
 
 static int generate(struct request *r)
 {
-    const char *prompt = r->options.prompt;
+    struct printer printer = {.prompt = r->options.prompt, .terminal = isatty(STDOUT_FILENO)};
     struct err err;
     if (find_checkpoint(r))
         return EXIT_USAGE;
@@ -306,7 +324,7 @@ static int generate(struct request *r)
     if (r->score_path)
         return score_file(r->score_path, r->plan, &r->options.source, r->options.threads);
     r->options.token = print_token;
-    r->options.arg = &prompt;
+    r->options.arg = &printer;
     if (sample_run(&r->options, NULL, &err)) {
         cli_error("generate: %s", err.text);
         return EXIT_USAGE;

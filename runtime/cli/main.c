@@ -1,6 +1,7 @@
 /* main.c - finds the subcommand and runs it. */
 #include "cli/cli.h"
 
+#include "base/control.h"
 #include "config.h"
 
 #include <errno.h>
@@ -22,12 +23,17 @@ static const struct cli_command commands[] = {
 
 void cli_error(const char *format, ...)
 {
-    char text[2048];
+    char text[2048], clean[sizeof text];
     va_list ap;
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
-    fprintf(stderr, "gtrain: %s\n", text);
+    /* Names in files that somebody else made stand in it. */
+    size_t n = 0;
+    for (; text[n]; n++)
+        clean[n] = text[n] != '\n' && text_is_control(text, n) ? '?' : text[n];
+    clean[n] = 0;
+    fprintf(stderr, "gtrain: %s\n", clean);
 }
 
 static void usage(FILE *out)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/control.h"
 #include "cli/cli.h"
 #include "cli/report_read.h"
 #include "launch/rundir.h"
@@ -30,8 +31,8 @@ static const char USAGE[] =
 /* What others wrote goes to a terminal: no control characters. */
 static void print_text(const char *text)
 {
-    for (; *text; text++)
-        putchar((unsigned char)*text < ' ' || *text == 127 ? '?' : *text);
+    for (size_t i = 0; text[i]; i++)
+        putchar(text_is_control(text, i) ? '?' : text[i]);
 }
 
 static void print_time(double seconds)

@@ -3,6 +3,7 @@
  * Numbers are read by their written form first (no hex, no octal, no inf or nan, no blanks) and
  * only then by the C library, so that its wider taste never shows. The caller has the C locale set.
  */
+#include "base/control.h"
 #include "base/number.h"
 #include "plan/keys.h"
 
@@ -15,7 +16,7 @@ void plan_shown(const char *value, char *text, size_t size)
 {
     size_t n = 0;
     for (; value[n] && n + 4 < size; n++)
-        text[n] = (unsigned char)value[n] < 32 || value[n] == 127 ? '?' : value[n];
+        text[n] = text_is_control(value, n) ? '?' : value[n];
     /* Not in the middle of a UTF-8 sequence. */
     while (value[n] && n > 0 && ((unsigned char)value[n] & 0xC0) == 0x80)
         n--;

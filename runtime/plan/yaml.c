@@ -1,5 +1,6 @@
 /* yaml.c - libyaml's events made into a tree, see yaml.h. Recursion is bounded by YAML_MAX_DEPTH.
  */
+#include "plan/keys.h"
 #include "plan/yaml.h"
 
 #include <stdlib.h>
@@ -91,14 +92,17 @@ static int read_key(struct reader *r, const struct ynode *node, struct yitem *it
                     const yaml_event_t *event, int depth)
 {
     const yaml_mark_t *at = &event->start_mark;
+    char shown[60];
     int rc = 0;
     struct ynode *key = read_node(r, event, depth + 1);
     if (!key)
         return -1;
     if (key->kind != YNODE_SCALAR)
         rc = fail_at(r, at->line, at->column, "a key must be a word", "");
-    else if (find(node, key->text))
-        rc = fail_at(r, at->line, at->column, "this key is here twice: keep one:", key->text);
+    else if (find(node, key->text)) {
+        plan_shown(key->text, shown, sizeof shown);
+        rc = fail_at(r, at->line, at->column, "this key is here twice: keep one:", shown);
+    }
     if (rc == 0) {
         item->key = key->text;
         key->text = NULL;

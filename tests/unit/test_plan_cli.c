@@ -56,6 +56,8 @@ static void test_check(void **state)
          "--ntasks-per-node=2\n"},
         {"$g plan check none.yaml", 2,
          "gtrain: none.yaml: the plan file cannot be read: No such file or directory\n"},
+        {"$g plan check \"$(printf 'no\\033]0;x\\007\\302\\233p\\303\\251')\"", 2,
+         "gtrain: no?]0;x???p\303\251: the plan file cannot be read: No such file or directory\n"},
         {"$g plan check q.yaml --nodes 4x", 2,
          "gtrain: --nodes is '4x': use a whole number from 1\n"},
         {"$g plan check q.yaml --spares -1", 2,

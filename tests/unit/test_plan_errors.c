@@ -55,6 +55,8 @@ static void test_form(void **state)
         {MODEL "model: {}\n", "p.yaml:4:1: this key is here twice: keep one: model"},
         {"model:\n  layers: 4\n  hidden: 64\n  layers: 5\n",
          "p.yaml:4:3: this key is here twice: keep one: layers"},
+        {"\"a\\e[2Jb\\u009b\": 1\n\"a\\e[2Jb\\u009b\": 2\n",
+         "p.yaml:2:1: this key is here twice: keep one: a?[2Jb??"},
         {MODEL "---\n", "p.yaml:4:1: a second document starts here: a plan is one"},
         {"model: &a {layers: 4}\n",
          "p.yaml:1:8: anchors (&), aliases (*) and tags (!) are not used "

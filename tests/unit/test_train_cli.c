@@ -1,5 +1,6 @@
 /* test_train_cli.c - `gtrain train` and `gtrain generate` as a person types them, on one machine.
  */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,6 +85,42 @@ static void test_generate_elsewhere(void **state)
     assert_int_equal(strncmp(text, "In", 2), 0);
 }
 
+static int count_commands(const char *text, size_t n)
+{
+    int count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += ((unsigned char)text[i] < ' ' && !strchr("\n\t\r", text[i])) || text[i] == 127;
+    return count;
+}
+
+/* What a model makes up is no command to a terminal; a file gets it as it is. */
+static void test_generate_on_terminal(void **state)
+{
+    char text[4096], command[400];
+    (void)state;
+    static const char ask[] = "$g generate --checkpoint run --prompt In --tokens 400 "
+                              "--temperature 100";
+    snprintf(command, sizeof command, "%s >made && tr -d '[:print:]\n\t\200-\377' <made | wc -c",
+             ask);
+    assert_int_equal(run(command, text), 0);
+    assert_true(atoi(text) > 10);
+
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK);
+    assert_true(master >= 0 && !grantpt(master) && !unlockpt(master));
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    assert_true(slave >= 0);
+    snprintf(command, sizeof command, "%s >%s", ask, ptsname(master));
+    assert_int_equal(run(command, text), 0);
+    size_t n = 0;
+    for (ssize_t got; n < sizeof text && (got = read(master, text + n, sizeof text - n)) > 0;)
+        n += (size_t)got;
+    close(slave);
+    close(master);
+    assert_in_range(n, 402, sizeof text);
+    assert_int_equal(strncmp(text, "In", 2), 0);
+    assert_int_equal(count_commands(text, n), 0);
+}
+
 static int make_folder(void **state)
 {
     char text[4096], path[200];
@@ -101,13 +138,14 @@ static int drop_folder(void **state)
 {
     char text[4096];
     (void)state;
-    return run("rm -r plan.yaml text code run node", text) || rmdir(folder);
+    return run("rm -r plan.yaml text code run node made", text) || rmdir(folder);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reader_goes_away),
+        cmocka_unit_test(test_generate_on_terminal),
         cmocka_unit_test(test_generate_elsewhere),
         cmocka_unit_test(test_signal_twice),
     };
