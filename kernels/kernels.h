@@ -12,8 +12,8 @@
  * - dtype is in the buffer. All floating buffers of one operation have the same dtype (the model's)
  *   unless its comment says otherwise;
  * - results are bitwise the same for any number of threads, and for any grouping of the same
- * samples into operations (one call on 4 samples = 4 calls on one), because every sum's order
- * depends on the shape of one sample alone;
+ *   samples into operations (one call on 4 samples = 4 calls on one), because every sum's order
+ *   depends on the shape of one sample alone;
  * - an operation that fails (bad shape, mixed dtypes, device fault) sets the device's sticky error:
  *   the first is kept, later operations are ignored, and every sync returns it. So callers check
  *   where they wait, not at every call.

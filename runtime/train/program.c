@@ -10,13 +10,15 @@
  *
  * Where waits come from, for microbatch i in slot k and h = i - slots, which had the slot before:
  *
- *   RECV_FORWARD i     overwrites the slot's input: waits for BACKWARD_WEIGHT h, its last reader
- *   FORWARD i          reads it: waits for RECV_FORWARD i; overwrites the output: for SEND_FORWARD
- * h SEND_FORWARD i     reads the output: waits for FORWARD i RECV_BACKWARD i    overwrites the
- * output's gradient: waits for BACKWARD_WEIGHT h BACKWARD_INPUT i   waits for RECV_BACKWARD i;
- * overwrites the input's gradient: for SEND_BACKWARD h SEND_BACKWARD i    waits for BACKWARD_INPUT
- * i, not for the weights' part: it goes out early the reductions     wait for the last
- * BACKWARD_WEIGHT, NORM waits for them
+ * - RECV_FORWARD i overwrites the slot's input: it waits for BACKWARD_WEIGHT h, the last reader;
+ * - FORWARD i reads the input and overwrites the output: for RECV_FORWARD i and SEND_FORWARD h;
+ * - SEND_FORWARD i reads the output: for FORWARD i;
+ * - RECV_BACKWARD i overwrites the output's gradient: for BACKWARD_WEIGHT h;
+ * - BACKWARD_INPUT i reads that and overwrites the input's gradient: for RECV_BACKWARD i and
+ *   SEND_BACKWARD h;
+ * - SEND_BACKWARD i reads the input's gradient: for BACKWARD_INPUT i, not for the weights' part, so
+ *   it goes out early;
+ * - the reductions wait for the last BACKWARD_WEIGHT, NORM waits for them.
  *
  * Everything else is ordered by its stream: all computing is on one, all messages on the other. */
 #include "train/program.h"

@@ -10,12 +10,12 @@
  * - Actions are submitted in their order, each on its stream; one stream keeps order, two streams
  *   are ordered by waits alone.
  * - A wait on a send means that the message has left its buffer (comm_wait on the request), a wait
- * on anything else that its stream has passed it (an event). Sends do not block the executor,
- * receives do.
+ *   on anything else that its stream has passed it (an event). Sends do not block the executor,
+ *   receives do.
  * - A slot is a set of buffers for one microbatch in flight: its tokens, its input (what
  *   RECV_FORWARD fills), what forward saves, its output (SEND_FORWARD reads it), the gradient of
- * the output (RECV_BACKWARD fills it) and of the input (SEND_BACKWARD reads it). Microbatch i has
- * slot i mod slots. None of the six may share memory with another.
+ *   the output (RECV_BACKWARD fills it) and of the input (SEND_BACKWARD reads it). Microbatch i has
+ *   slot i mod slots. None of the six may share memory with another.
  * - BACKWARD_WEIGHT of a microbatch comes after its BACKWARD_INPUT and may read all six.
  * - Between two runs everything has passed: whoever runs a program first waits for the sends of the
  *   run before and makes each stream wait for the other. So waits never reach into another run.
