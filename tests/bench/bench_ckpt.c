@@ -1,16 +1,17 @@
 /* bench_ckpt.c - checkpoint writing and reading against fio, and the stall against memcpy.
  *
- *   bench_ckpt [DIR [MEGABYTES [ROUNDS [TENSORS]]]]    (defaults: a folder below $TMPDIR or
- *                                                       /var/tmp, 1024, 5, 16)
+ *   bench_ckpt [DIR [MEGABYTES [ROUNDS [TENSORS]]]]    (defaults: $TMPDIR or /var/tmp, 1024,
+ *                                                       5, 16)
  *
  * Each round, in turn, in the same folder with the same block size, depth and bytes, past the page
  * cache: our writer from the end of the copy to "finished" (fsync, rename and folder sync
- * included), fio's sequential write (fallocate before, fsync at its end), our restore (every
- * checksum checked; with and without the copy into the tensors, which fio does not make), fio's
- * sequential read. Our buffer lies in huge pages, so fio gets them too, through the C library:
- * without, it was a third slower here. Printed: median, and lowest to highest, of each and of the
- * ratios within a round. */
+ * included), fio's sequential write (an fsync at its end included), our restore (opened, every
+ * checksum checked, the bytes in the tensors), fio's sequential read. Both write into a new file
+ * whose space was reserved before the clock starts. Our buffer lies in huge pages, so fio gets them
+ * too, through the C library: without, it was a third slower here. Printed: median, and lowest to
+ * highest, of each and of the ratios within a round. */
 #include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <json-c/json.h>
 #include <spawn.h>
@@ -24,7 +25,7 @@
 #include "blockio.h"
 #include "ckpt.h"
 
-enum { ROUNDS_MAX = 100 };
+enum { ROUNDS_MAX = 100, SETTLE_US = 300000, WAIT_MS = 600000 };
 
 extern char **environ;
 
@@ -35,7 +36,6 @@ struct bench {
     struct ckpt_tensor *tensors;
     char (*names)[32];
     unsigned char *state; /* all tensors, one behind the other */
-    int64_t copy_in_ns;   /* of a restore */
 };
 
 static int copy_out(void *arg, int i, void *host, struct err *err)
@@ -52,9 +52,7 @@ static int copy_in(void *arg, int i, const void *host, struct err *err)
     (void)err;
     struct bench *b = arg;
     int64_t each = b->bytes / b->n;
-    int64_t start = clock_ns();
     memcpy(b->state + i * each, host, (size_t)each);
-    b->copy_in_ns += clock_ns() - start;
     return 0;
 }
 
@@ -71,6 +69,18 @@ static void print_spread(const char *what, const char *unit, const double *value
     qsort(sorted, (size_t)n, sizeof *sorted, by_value);
     printf("%-44s %8.3f %-9s (%.3f to %.3f)\n", what, sorted[n / 2], unit, sorted[0],
            sorted[n - 1]);
+}
+
+/* Before each measurement: what was done before it, and the drive's work on dropped files (a mount
+ * with `discard`), must not go on during it. */
+static void settle(const struct bench *b)
+{
+    int fd = open(b->dir, O_RDONLY | O_DIRECTORY);
+    if (fd >= 0) {
+        syncfs(fd);
+        close(fd);
+    }
+    usleep(SETTLE_US);
 }
 
 /* fio's own figure for the bandwidth, GB/s; -1 if it cannot be had. */
@@ -103,6 +113,7 @@ static double fio(const struct bench *b, const char *rw)
     int status;
     if (!strcmp(rw, "write"))
         unlink(file + strlen("--filename=")); /* a new inode, as ours */
+    settle(b);
     if (posix_spawnp(&pid, "fio", NULL, NULL, argv, environ) || waitpid(pid, &status, 0) != pid ||
         status)
         return -1;
@@ -122,15 +133,18 @@ static double fio(const struct bench *b, const char *rw)
     return rate;
 }
 
-static int fail(const struct err *err)
+/* What no drive compresses, as fio's. */
+static uint64_t state_word(int64_t i)
 {
-    fprintf(stderr, "bench_ckpt: %s\n", err->text);
-    return 1;
+    uint64_t x = (uint64_t)i * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
 }
 
 static int make_state(struct bench *b)
 {
-    b->bytes = b->bytes / b->n / 4 * 4 * b->n;
+    b->bytes = b->bytes / b->n / 8 * 8 * b->n;
     b->tensors = calloc((size_t)b->n, sizeof *b->tensors);
     b->names = calloc((size_t)b->n, sizeof *b->names);
     b->state = malloc((size_t)b->bytes);
@@ -141,9 +155,17 @@ static int make_state(struct bench *b)
         b->tensors[i] = (struct ckpt_tensor){.name = b->names[i], .dtype = CKPT_F32, .dims = 1};
         b->tensors[i].global[0] = b->tensors[i].shape[0] = b->bytes / b->n / 4;
     }
-    for (int64_t i = 0; i < b->bytes; i++)
-        b->state[i] = (unsigned char)(i * 31 >> 5);
+    for (int64_t i = 0; i < b->bytes / 8; i++)
+        ((uint64_t *)(void *)b->state)[i] = state_word(i);
     return 0;
+}
+
+static bool state_differs(const struct bench *b)
+{
+    for (int64_t i = 0; i < b->bytes / 8; i++)
+        if (((const uint64_t *)(const void *)b->state)[i] != state_word(i))
+            return true;
+    return false;
 }
 
 static double memcpy_ms(const struct bench *b, unsigned char *to)
@@ -156,43 +178,67 @@ static double memcpy_ms(const struct bench *b, unsigned char *to)
 struct figures {
     double write[ROUNDS_MAX], fio_write[ROUNDS_MAX], write_ratio[ROUNDS_MAX];
     double read[ROUNDS_MAX], fio_read[ROUNDS_MAX], read_ratio[ROUNDS_MAX];
-    double restore[ROUNDS_MAX], restore_ratio[ROUNDS_MAX]; /* with the copy in */
-    double stall[ROUNDS_MAX], copy[ROUNDS_MAX];            /* ms per 100 MB */
+    double stall[ROUNDS_MAX], copy[ROUNDS_MAX]; /* ms per 100 MB */
 };
 
-/* Bytes over nanoseconds are GB/s. */
-static int one_round(struct bench *b, struct ckpt *c, const struct ckpt_options *o, int round,
-                     unsigned char *other, struct figures *f, struct err *err)
+/* As training does: a commit follows, which drops the file before last and reserves the next. */
+static int save(struct bench *b, struct ckpt *c, int round, struct figures *f, struct err *err)
 {
     struct ckpt_position position = {round + 1, 0};
     int64_t stall, step;
+    settle(b);
+    if (ckpt_save(c, &position, &stall, err) || ckpt_wait(c, clock_ms() + WAIT_MS, err) ||
+        ckpt_finished(c, &step, err))
+        return -1;
+    f->write[round] = (double)b->bytes / (double)ckpt_write_ns(c); /* bytes/ns are GB/s */
+    f->stall[round] = (double)stall / 1e6 * 1e8 / (double)b->bytes;
+    char *claim = ckpt_claim(c, step, err), *record = NULL;
+    if (claim)
+        record = ckpt_record((const char *const *)&claim, 1, err);
+    int rv = record ? ckpt_commit(c, step, record, err) : -1;
+    free(claim);
+    free(record);
+    return rv || ckpt_wait(c, clock_ms() + WAIT_MS, err) ? -1 : 0;
+}
+
+static int restore(struct bench *b, struct ckpt *c, int round, struct figures *f, struct err *err)
+{
     char path[512];
-    if (ckpt_save(c, &position, &stall, err))
-        return -1;
-    int64_t start = clock_ns();
-    if (ckpt_wait(c, clock_ms() + 600000, err) || ckpt_finished(c, &step, err))
-        return -1;
-    f->write[round] = (double)b->bytes / (double)(clock_ns() - start);
-    f->fio_write[round] = fio(b, "write");
-    snprintf(path, sizeof path, "%s/bench.e1.g1.s%d.r0.safetensors", o->dir, round + 1);
     struct ckpt_file *file;
+    snprintf(path, sizeof path, "%s/bench.e1.g1.s%d.r0.safetensors", b->dir, round + 1);
+    settle(b);
+    memset(b->state, 0, (size_t)b->bytes);
+    int64_t start = clock_ns();
     if (ckpt_file_open(&file, path, err))
         return -1;
-    b->copy_in_ns = 0;
-    start = clock_ns();
     int rv = ckpt_restore(c, file, NULL, err);
-    int64_t took = clock_ns() - start;
-    f->restore[round] = (double)b->bytes / (double)took;
-    f->read[round] = (double)b->bytes / (double)(took - b->copy_in_ns);
+    f->read[round] = (double)b->bytes / (double)(clock_ns() - start);
     ckpt_file_close(file);
-    unlink(path);
-    f->fio_read[round] = fio(b, "read");
+    if (!rv && state_differs(b))
+        rv = err_set(err, "what was restored is not what was saved");
+    return rv;
+}
+
+static int one_round(struct bench *b, struct ckpt *c, int round, unsigned char *other,
+                     struct figures *f, struct err *err)
+{
+    bool first = round % 2; /* who goes first takes turns */
+    if (first)
+        f->fio_write[round] = fio(b, "write");
+    if (save(b, c, round, f, err))
+        return -1;
+    if (!first)
+        f->fio_write[round] = fio(b, "write");
+    else
+        f->fio_read[round] = fio(b, "read");
+    if (restore(b, c, round, f, err))
+        return -1;
+    if (!first)
+        f->fio_read[round] = fio(b, "read");
     f->write_ratio[round] = f->write[round] / f->fio_write[round];
     f->read_ratio[round] = f->read[round] / f->fio_read[round];
-    f->restore_ratio[round] = f->restore[round] / f->fio_read[round];
-    f->stall[round] = (double)stall / 1e6 * 1e8 / (double)b->bytes;
     f->copy[round] = memcpy_ms(b, other) * 1e8 / (double)b->bytes;
-    return rv;
+    return 0;
 }
 
 static void print_figures(const struct bench *b, const struct figures *f)
@@ -204,28 +250,26 @@ static void print_figures(const struct bench *b, const struct figures *f)
         print_spread("fio write", "GB/s", f->fio_write, b->rounds);
         print_spread("write / fio", "", f->write_ratio, b->rounds);
     }
-    print_spread("restore, checked", "GB/s", f->read, b->rounds);
-    print_spread("restore, checked and copied in", "GB/s", f->restore, b->rounds);
+    print_spread("restore, checked, in the tensors", "GB/s", f->read, b->rounds);
     if (f->fio_read[0] > 0) {
         print_spread("fio read", "GB/s", f->fio_read, b->rounds);
-        print_spread("restore, checked / fio", "", f->read_ratio, b->rounds);
-        print_spread("restore, checked and copied in / fio", "", f->restore_ratio, b->rounds);
+        print_spread("restore / fio", "", f->read_ratio, b->rounds);
     }
     print_spread("stall of a save per 100 MB", "ms", f->stall, b->rounds);
     print_spread("memcpy per 100 MB", "ms", f->copy, b->rounds);
 }
 
-int main(int argc, char **argv)
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-    struct bench b = {.dir = argc > 1 ? argv[1] : NULL,
-                      .bytes = (argc > 2 ? atoll(argv[2]) : 1024) * 1000000,
-                      .rounds = argc > 3 ? atoi(argv[3]) : 5,
-                      .n = argc > 4 ? atoi(argv[4]) : 16};
-    static struct figures figures;
-    struct err err;
+    (void)st, (void)type, (void)ftw;
+    return remove(path);
+}
+
+static int measure(struct bench *b, struct figures *f, struct err *err)
+{
     struct ckpt *c;
-    struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .arg = &b};
-    struct ckpt_options o = {.dir = b.dir,
+    struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .arg = b};
+    struct ckpt_options o = {.dir = b->dir,
                              .node = "bench",
                              .run_id = "bench",
                              .world = 1,
@@ -233,37 +277,49 @@ int main(int argc, char **argv)
                              .generation = 1,
                              .keep = 2,
                              .leader = true};
-    char scratch[256];
+    unsigned char *other = malloc((size_t)b->bytes);
+    if (make_state(b) || !other)
+        return err_set(err, "out of memory");
+    memset(other, 1, (size_t)b->bytes);
+    int rv = ckpt_open(&c, &o, b->tensors, b->n, &io, err);
+    for (int round = 0; !rv && round < b->rounds; round++)
+        rv = one_round(b, c, round, other, f, err);
+    ckpt_close(c, clock_ms() + WAIT_MS);
+    free(other);
+    free(b->state);
+    free(b->tensors);
+    free(b->names);
+    return rv;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.bytes = (argc > 2 ? atoll(argv[2]) : 1024) * 1000000,
+                      .rounds = argc > 3 ? atoi(argv[3]) : 5,
+                      .n = argc > 4 ? atoi(argv[4]) : 16};
+    static struct figures figures;
+    struct err err;
+    char scratch[512];
     const char *tmp = getenv("TMPDIR");
-    snprintf(scratch, sizeof scratch, "%s/bench-ckpt-XXXXXX", tmp ? tmp : "/var/tmp");
-    if (!b.dir)
-        o.dir = b.dir = mkdtemp(scratch);
-    if (!b.dir || b.bytes < 1 || b.rounds < 1 || b.rounds > ROUNDS_MAX || b.n < 1) {
+    snprintf(scratch, sizeof scratch, "%s/bench-ckpt-XXXXXX",
+             argc > 1 ? argv[1]
+             : tmp    ? tmp
+                      : "/var/tmp");
+    if (b.n < 1 || b.bytes < b.n * 8 || b.rounds < 1 || b.rounds > ROUNDS_MAX) {
         fprintf(stderr, "usage: bench_ckpt [DIR [MEGABYTES [ROUNDS [TENSORS]]]]\n");
         return 2;
     }
-    unsigned char *other = malloc((size_t)b.bytes);
-    setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 0); /* fio's */
-    if (make_state(&b) || !other) {
-        fprintf(stderr, "bench_ckpt: out of memory\n");
+    if (!(b.dir = mkdtemp(scratch))) {
+        perror(scratch);
         return 1;
     }
-    memset(other, 1, (size_t)b.bytes);
-    if (ckpt_open(&c, &o, b.tensors, b.n, &io, &err))
-        return fail(&err);
-    for (int round = 0; round < b.rounds; round++)
-        if (one_round(&b, c, &o, round, other, &figures, &err))
-            return fail(&err);
-    ckpt_close(c, clock_ms() + 60000);
-    char path[512];
-    snprintf(path, sizeof path, "%s/fio.bin", b.dir);
-    unlink(path);
-    if (b.dir == scratch)
-        rmdir(scratch);
+    setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 0); /* fio's */
+    int rv = measure(&b, &figures, &err);
+    nftw(b.dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    if (rv) {
+        fprintf(stderr, "bench_ckpt: %s\n", err.text);
+        return 1;
+    }
     print_figures(&b, &figures);
-    free(other);
-    free(b.state);
-    free(b.tensors);
-    free(b.names);
     return 0;
 }

@@ -40,7 +40,7 @@ def ours(bench, folder, megabytes, tensors):
     figure = lambda start: float(re.search(rf"^{start}\s+([0-9.]+)", out, re.M).group(1))
     held = figure("stall of a save per 100 MB") / 1e3 * megabytes / 100
     write = megabytes / 1e3 / figure("write, to durable and renamed")
-    load = megabytes / 1e3 / figure("restore, checked and copied in")
+    load = megabytes / 1e3 / figure("restore, checked, in the tensors")
     return held, held + write, load
 
 
