@@ -46,14 +46,17 @@ struct ckpt_tensor {
     int64_t global[CKPT_MAX_DIMS], offset[CKPT_MAX_DIMS], shape[CKPT_MAX_DIMS];
 };
 
-/* Bring bytes of tensor number `index` (as registered) out of, or into, the caller's memory: the
- * whole slice, row-major. Either may return before the bytes have moved if flush, called after the
- * last, waits for them. copy_out and then flush are called in the writer's thread, copy_out also in
- * ckpt_save_join, then for several tensors at once; ckpt_save calls flush too. copy_in and its
- * flush are called in ckpt_restore and ckpt_fill_end, in the caller's thread. */
+/* Bring bytes of tensor number `index` (as registered) out of, or into, the caller's memory. The
+ * slice is row-major; copy_out takes all of it, copy_in the bytes [at, at + bytes), cut between two
+ * elements, all of them in one call or several. Either may return before the bytes have moved if
+ * flush, called after the last and before host is used otherwise, waits for them. copy_out and then
+ * flush are called in the writer's thread, copy_out also in ckpt_save_join, then for several
+ * tensors at once; ckpt_save calls flush too. copy_in and its flush are called in ckpt_restore and
+ * ckpt_fill_end, in the caller's thread. */
 struct ckpt_io {
     int (*copy_out)(void *arg, int index, void *host, struct err *err);
-    int (*copy_in)(void *arg, int index, const void *host, struct err *err);
+    int (*copy_in)(void *arg, int index, int64_t at, const void *host, int64_t bytes,
+                   struct err *err);
     int (*flush)(void *arg, struct err *err); /* may be NULL */
     void *arg;
 };

@@ -100,7 +100,7 @@ int engine_hand_over(struct ckpt *c, const struct layout_tensor *const *from,
 {
     for (int i = 0; i < c->layout.n; i++) {
         const struct layout_tensor *t = from ? from[i] : &c->layout.tensors[i];
-        if (c->io.copy_in(c->io.arg, i, data + t->begin, err))
+        if (c->io.copy_in(c->io.arg, i, 0, data + t->begin, t->end - t->begin, err))
             return err_prefix(err, "copying %s out of a checkpoint", c->layout.tensors[i].key);
     }
     return c->io.flush ? c->io.flush(c->io.arg, err) : 0;

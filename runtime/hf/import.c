@@ -208,9 +208,10 @@ static int copy_out(void *arg, int index, void *host, struct err *err)
     return 0;
 }
 
-static int copy_in(void *arg, int index, const void *host, struct err *err)
+static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,
+                   struct err *err)
 {
-    (void)arg, (void)index, (void)host;
+    (void)arg, (void)index, (void)at, (void)host, (void)bytes;
     return err_set(err, "an import only writes");
 }
 

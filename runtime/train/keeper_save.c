@@ -35,13 +35,17 @@ static int copy_out(void *arg, int index, void *host, struct err *err)
     return 0;
 }
 
-static int copy_in(void *arg, int index, const void *host, struct err *err)
+static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,
+                   struct err *err)
 {
     struct keeper *keeper = arg;
     (void)err;
-    if (!is_layout(keeper, index))
-        KSUBMIT(keeper->k, keeper->stream, UPLOAD, upload, .out = part_buffer(keeper, index),
-                .host = host);
+    if (is_layout(keeper, index))
+        return 0;
+    struct kbuf all = part_buffer(keeper, index);
+    size_t each = kdtype_bytes(all.dtype);
+    KSUBMIT(keeper->k, keeper->stream, UPLOAD, upload,
+            .out = kbuf_slice(all, (size_t)at / each, (size_t)bytes / each), .host = host);
     return 0;
 }
 

@@ -47,12 +47,11 @@ static int copy_out(void *arg, int i, void *host, struct err *err)
     return 0;
 }
 
-static int copy_in(void *arg, int i, const void *host, struct err *err)
+static int copy_in(void *arg, int i, int64_t at, const void *host, int64_t bytes, struct err *err)
 {
     (void)err;
     struct bench *b = arg;
-    int64_t each = b->bytes / b->n;
-    memcpy(b->state + i * each, host, (size_t)each);
+    memcpy(b->state + i * (b->bytes / b->n) + at, host, (size_t)bytes);
     return 0;
 }
 

@@ -108,11 +108,12 @@ static inline int state_out(void *arg, int i, void *host, struct err *err)
     return 0;
 }
 
-static inline int state_in(void *arg, int i, const void *host, struct err *err)
+static inline int state_in(void *arg, int i, int64_t at, const void *host, int64_t bytes,
+                           struct err *err)
 {
     (void)err;
     struct state *s = arg;
-    memcpy(s->bytes[i], host, (size_t)s->sizes[i]);
+    memcpy(s->bytes[i] + at, host, (size_t)bytes);
     return 0;
 }
 

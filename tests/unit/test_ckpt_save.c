@@ -36,9 +36,10 @@ static int slow_out(void *arg, int i, void *host, struct err *err)
     return 0;
 }
 
-static int state_back(void *arg, int i, const void *host, struct err *err)
+static int state_back(void *arg, int i, int64_t at, const void *host, int64_t bytes,
+                      struct err *err)
 {
-    return state_in(&((struct scene *)arg)->state, i, host, err);
+    return state_in(&((struct scene *)arg)->state, i, at, host, bytes, err);
 }
 
 static ssize_t slow_sync(void *arg, enum ckpt_op op, size_t bytes)

@@ -77,11 +77,12 @@ static int copy_out(void *arg, int index, void *host, struct err *err)
     return 0;
 }
 
-static int copy_in(void *arg, int index, const void *host, struct err *err)
+static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,
+                   struct err *err)
 {
     (void)index;
     (void)err;
-    memcpy(arg, host, sizeof((struct rig *)0)->state);
+    memcpy((char *)arg + at, host, (size_t)bytes);
     return 0;
 }
 
