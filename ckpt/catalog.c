@@ -93,9 +93,9 @@ static int add_record(struct catalog *c, const char *text, size_t n, struct err 
 }
 
 /* "NAME BYTES" */
-static int add_file(struct catalog *c, const char *text, size_t n, struct err *err)
+static int add_file(struct catalog *c, const char *text, size_t n, bool damaged, struct err *err)
 {
-    struct catalog_file f = {.source = c->n_sources - 1};
+    struct catalog_file f = {.source = c->n_sources - 1, .damaged = damaged};
     const char *space = memchr(text, ' ', n);
     size_t length = space ? (size_t)(space - text) : 0;
     const char *p = space ? space + 1 : text;
@@ -103,7 +103,7 @@ static int add_file(struct catalog *c, const char *text, size_t n, struct err *e
         return err_set(err, "a scan: '%.*s' is no file", (int)(n < 200 ? n : 200), text);
     memcpy(f.path, text, length);
     name_parse(f.path, &f.name);
-    if (f.name.kind != NAME_FILE || !take_number(&p, INT64_MAX, &f.bytes) || p != text + n)
+    if (!name_complete(f.name.kind) || !take_number(&p, INT64_MAX, &f.bytes) || p != text + n)
         return err_set(err, "a scan: '%.*s' is no file", (int)(n < 200 ? n : 200), text);
     if (grow(&c->files, c->n_files, sizeof *c->files))
         return err_set(err, "out of memory for %d files", c->n_files);
@@ -124,7 +124,9 @@ static int add_line(struct catalog *c, const char *line, size_t n, struct err *e
     if (IS("record"))
         return add_record(c, rest, left, err);
     if (IS("file"))
-        return add_file(c, rest, left, err);
+        return add_file(c, rest, left, false, err);
+    if (IS("damaged"))
+        return add_file(c, rest, left, true, err);
     if (IS("note"))
         return add_note(c, rest, left, err);
     if (IS("scan"))
@@ -265,21 +267,19 @@ static int lower_bound(const struct catalog *c, const char *path)
     return low;
 }
 
-const struct catalog_file *catalog_find(const struct catalog *c, const struct record *r, int rank,
-                                        const char **why)
+static const struct catalog_file *find(const struct catalog *c, const char *wanted_node,
+                                       const char *path, int64_t bytes, const char **why)
 {
-    const struct record_rank *wanted = &r->ranks[rank];
     const struct catalog_file *found = NULL;
     const char *reason = "is missing";
-    for (int i = lower_bound(c, wanted->path);
-         i < c->n_files && !strcmp(c->files[i].path, wanted->path); i++) {
+    for (int i = lower_bound(c, path); i < c->n_files && !strcmp(c->files[i].path, path); i++) {
         const struct catalog_file *f = &c->files[i];
-        if (f->bytes != wanted->bytes) {
-            reason = "has the wrong length";
+        if (f->bytes != bytes || f->damaged) {
+            reason = f->damaged ? "is damaged" : "has the wrong length";
             continue;
         }
         const char *node = c->sources[f->source].node;
-        if (!strcmp(node, wanted->node)) {
+        if (!strcmp(node, wanted_node)) {
             found = f;
             break;
         }
@@ -289,4 +289,18 @@ const struct catalog_file *catalog_find(const struct catalog *c, const struct re
     if (why)
         *why = found ? NULL : reason;
     return found;
+}
+
+const struct catalog_file *catalog_find(const struct catalog *c, const struct record *r, int rank,
+                                        const char **why)
+{
+    const struct record_rank *k = &r->ranks[rank];
+    return find(c, k->node, k->path, k->bytes, why);
+}
+
+const struct catalog_file *catalog_find_parity(const struct catalog *c, const struct record *r,
+                                               int rank)
+{
+    const struct record_rank *k = &r->ranks[rank];
+    return k->parity.path ? find(c, k->node, k->parity.path, k->parity.bytes, NULL) : NULL;
 }

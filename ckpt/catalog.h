@@ -6,7 +6,8 @@
  *   dir PATH             bytes up to 20 hex, '%' and 7f written %XX
  *   epoch N              the newest epoch in any name or record
  *   record COMMIT...     a record of its logs that checks
- *   file NAME BYTES      a rank's file
+ *   file NAME BYTES      a rank's file, or its parities
+ *   damaged NAME BYTES   likewise, but reading it has failed
  *   note TEXT            what was odd, for people */
 #ifndef GTRAIN_CKPT_CATALOG_H
 #define GTRAIN_CKPT_CATALOG_H
@@ -18,6 +19,7 @@ struct catalog_file {
     char path[CKPT_NAME_ROOM];
     int64_t bytes;
     int source; /* index into sources */
+    bool damaged;
 };
 
 struct catalog {
@@ -41,6 +43,9 @@ void catalog_free(struct catalog *c);
  * NULL: nowhere; *why (may be NULL) then says what is there instead. */
 const struct catalog_file *catalog_find(const struct catalog *c, const struct record *r, int rank,
                                         const char **why);
+/* Likewise its parities. */
+const struct catalog_file *catalog_find_parity(const struct catalog *c, const struct record *r,
+                                               int rank);
 
 /* The blob text for ckpt_scan; used by it alone. */
 void scan_print_escaped(FILE *out, const char *text);

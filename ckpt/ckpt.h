@@ -68,15 +68,16 @@ struct ckpt_options {
     int rank, world;
     uint32_t epoch, generation; /* higher than any that wrote here: see ckpt_decision.epoch */
     uint64_t plan_hash;
-    int keep;            /* committed checkpoints kept, >= 2 */
-    int queue_depth;     /* 0: default */
-    int64_t block_bytes; /* 0: default; multiple of 4096 */
-    bool no_uring;       /* use pwrite threads; also taken when io_uring is refused */
-    bool replicated;     /* ranks with the same slices hold the same bytes: data parallel */
-    bool holds;          /* ckpt_hold will be used: space for one file more */
-    bool wards;          /* this rank keeps copies of another's files, too (copy.h): */
-    int ward;            /* of this one; retention drops them as its own */
-    bool leader;         /* this rank keeps the node's commit log (one rank per node and folder) */
+    int keep;             /* committed checkpoints kept, >= 2 */
+    int queue_depth;      /* 0: default */
+    int64_t block_bytes;  /* 0: default; multiple of 4096 */
+    bool no_uring;        /* use pwrite threads; also taken when io_uring is refused */
+    bool replicated;      /* ranks with the same slices hold the same bytes: data parallel */
+    bool holds;           /* ckpt_hold will be used: space for one file more */
+    bool wards;           /* this rank keeps copies of another's files, too (copy.h): */
+    int ward;             /* of this one; retention drops them as its own */
+    int64_t parity_bytes; /* beside each file this rank keeps one of so many (parity.h) */
+    bool leader;          /* this rank keeps the node's commit log (one rank per node and folder) */
 };
 
 /* Where the training stands: written into every file and into the record. */
@@ -172,8 +173,13 @@ struct ckpt_decision {
         char *path; /* absolute on that node */
         int64_t bytes;
         uint32_t digest;
-    } * places;   /* world; freed by ckpt_decision_free */
-    char *record; /* the committed record, for ckpt_adopt */
+        bool replica; /* it is not the rank's own file, but one with the same slices */
+    } * places;       /* world; freed by ckpt_decision_free */
+    /* Files that lie nowhere and can be rebuilt: 0 but from ckpt_decide_rebuilt (parity.h). Their
+     * places have no node and no path. */
+    int lost;
+    struct ckpt_place *parities; /* world: of each rank, no node where there is none */
+    char *record;                /* the committed record, for ckpt_adopt */
     char *report; /* what was newer and why it was passed over; for the log. May be "" */
 };
 int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_decision *out,

@@ -2,13 +2,15 @@
  *
  * The rule: among committed records not newer than max_step, in the order (epoch, generation, step)
  * from the newest, the first whose every rank's file, or one of a replica of it, exists somewhere
- * with the right length. What the bytes are worth is found when they are read; then the caller asks
- * again with a lower max_step. */
+ * with the right length, or, where the caller can rebuild, can be had from its group's. What the
+ * bytes are worth is found when they are read; then the caller asks again with a lower max_step, or
+ * with that file marked in the scan (ckpt_scan_mark). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "catalog.h"
+#include "parity.h"
 
 /* Ranks named in the report of one checkpoint; a lost node can hold hundreds. */
 enum { REPORT_RANKS = 4 };
@@ -28,13 +30,31 @@ static const struct catalog_file *find(const struct catalog *c, const struct rec
     return f;
 }
 
-static bool is_whole(const struct catalog *c, const struct record *r, FILE *report)
+/* The rank's file can be had from what its group has. */
+static bool can_rebuild(const struct catalog *c, const struct record *r, int rank)
+{
+    bool files[PARITY_MEMBERS_MAX], parities[PARITY_MEMBERS_MAX];
+    struct parity_code code = {.keeps = r->ranks[rank].parity.keeps};
+    if (!r->ranks[rank].parity.path)
+        return false;
+    for (int i = 0; i < r->n; i++) {
+        const struct record_parity *p = &r->ranks[i].parity;
+        if (!p->path || p->group != r->ranks[rank].parity.group)
+            continue;
+        files[p->member] = catalog_find(c, r, i, NULL) != NULL;
+        parities[p->member] = catalog_find_parity(c, r, i) != NULL;
+        code.members++;
+    }
+    return parity_suffices(&code, files, parities);
+}
+
+static bool is_whole(const struct catalog *c, const struct record *r, bool rebuild, FILE *report)
 {
     int missing = 0;
     for (int rank = 0; rank < r->n; rank++) {
         const char *why;
         int by;
-        if (find(c, r, rank, &by, &why))
+        if (find(c, r, rank, &by, &why) || (rebuild && can_rebuild(c, r, rank)))
             continue;
         if (!missing)
             fprintf(report,
@@ -50,6 +70,21 @@ static bool is_whole(const struct catalog *c, const struct record *r, FILE *repo
     return !missing;
 }
 
+/* f NULL: it lies nowhere. */
+static int fill_place(struct ckpt_place *p, const struct catalog *c, const struct catalog_file *f,
+                      int64_t bytes, uint32_t digest)
+{
+    p->bytes = bytes;
+    p->digest = digest;
+    if (!f)
+        return 0;
+    const struct catalog_source *source = &c->sources[f->source];
+    p->node = strdup(source->node);
+    if (asprintf(&p->path, "%s/%s", source->dir, f->path) < 0)
+        p->path = NULL;
+    return p->node && p->path ? 0 : -1;
+}
+
 static int fill(struct ckpt_decision *out, const struct catalog *c, int index)
 {
     const struct record *r = &c->records[index];
@@ -59,26 +94,29 @@ static int fill(struct ckpt_decision *out, const struct catalog *c, int index)
     out->written_generation = r->meta.key.generation;
     out->record = strdup(c->texts[index]);
     out->places = calloc((size_t)r->n, sizeof *out->places);
-    if (!out->record || !out->places)
+    out->parities = calloc((size_t)r->n, sizeof *out->parities);
+    if (!out->record || !out->places || !out->parities)
         return -1;
-    for (out->world = 0; out->world < r->n;) {
+    out->world = r->n;
+    for (int i = 0; i < r->n; i++) {
+        const struct record_rank *k = &r->ranks[i];
         int by;
-        const struct catalog_file *f = find(c, r, out->world, &by, NULL);
-        const struct catalog_source *source = &c->sources[f->source];
-        struct ckpt_place *p = &out->places[out->world++];
-        p->node = strdup(source->node);
-        p->bytes = f->bytes;
-        p->digest = r->ranks[by].digest;
-        if (asprintf(&p->path, "%s/%s", source->dir, f->path) < 0)
-            p->path = NULL;
-        if (!p->node || !p->path)
+        const struct catalog_file *file = find(c, r, i, &by, NULL);
+        if (!file)
+            by = i;
+        out->lost += !file;
+        out->places[i].replica = by != i;
+        if (fill_place(&out->places[i], c, file, r->ranks[by].bytes, r->ranks[by].digest) ||
+            fill_place(&out->parities[i], c, catalog_find_parity(c, r, i), k->parity.bytes,
+                       k->parity.digest))
             return -1;
     }
     out->found = true;
     return 0;
 }
 
-static int decide(struct ckpt_decision *out, const struct catalog *c, int64_t max_step)
+static int decide(struct ckpt_decision *out, const struct catalog *c, int64_t max_step,
+                  bool rebuild)
 {
     size_t bytes;
     FILE *report = open_memstream(&out->report, &bytes);
@@ -90,7 +128,7 @@ static int decide(struct ckpt_decision *out, const struct catalog *c, int64_t ma
     for (int i = 0; i < c->n_records && chosen < 0; i++)
         if (max_step >= 0 && c->records[i].meta.key.step > max_step)
             continue;
-        else if (is_whole(c, &c->records[i], report))
+        else if (is_whole(c, &c->records[i], rebuild, report))
             chosen = i;
         else
             out->passed_over++;
@@ -102,15 +140,15 @@ static int decide(struct ckpt_decision *out, const struct catalog *c, int64_t ma
     return chosen < 0 ? 0 : fill(out, c, chosen);
 }
 
-int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_decision *out,
-                struct err *err)
+static int decide_blobs(const char *const *blobs, int n, int64_t max_step, bool rebuild,
+                        struct ckpt_decision *out, struct err *err)
 {
     struct catalog c;
     memset(out, 0, sizeof *out);
     if (catalog_make(&c, blobs, n, err))
         return -1;
     out->epoch = c.epoch;
-    int rv = decide(out, &c, max_step);
+    int rv = decide(out, &c, max_step, rebuild);
     catalog_free(&c);
     if (!rv)
         return 0;
@@ -118,13 +156,31 @@ int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_d
     return err_set(err, "out of memory deciding between checkpoints");
 }
 
+int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_decision *out,
+                struct err *err)
+{
+    return decide_blobs(blobs, n, max_step, false, out, err);
+}
+
+int ckpt_decide_rebuilt(const char *const *blobs, int n, int64_t max_step,
+                        struct ckpt_decision *out, struct err *err)
+{
+    return decide_blobs(blobs, n, max_step, true, out, err);
+}
+
+static void free_places(struct ckpt_place *places, int n)
+{
+    for (int i = 0; places && i < n; i++) {
+        free(places[i].node);
+        free(places[i].path);
+    }
+    free(places);
+}
+
 void ckpt_decision_free(struct ckpt_decision *d)
 {
-    for (int i = 0; i < d->world; i++) {
-        free(d->places[i].node);
-        free(d->places[i].path);
-    }
-    free(d->places);
+    free_places(d->places, d->world);
+    free_places(d->parities, d->world);
     free(d->record);
     free(d->report);
     memset(d, 0, sizeof *d);

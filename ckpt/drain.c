@@ -44,7 +44,7 @@ static bool superseded(const struct ckpt_drain *d, const struct commits *commits
     int age = compare(d, &name->key);
     if (age > 0 || name->kind == NAME_LOG)
         return false;
-    if (name->kind != NAME_FILE)
+    if (!name_complete(name->kind))
         return age < 0;
     return commits && d->keep > 0 && !retain_file(commits, d->keep, &name->key);
 }
@@ -330,6 +330,8 @@ static char *shared_record(const struct ckpt_drain *d, const char *text, struct 
     for (int i = 0; i < r.n; i++) {
         free(r.ranks[i].node);
         r.ranks[i].node = strdup(CKPT_SHARED_NODE);
+        free(r.ranks[i].parity.path); /* it stays with the local files */
+        r.ranks[i].parity = (struct record_parity){0};
         if (!r.ranks[i].node)
             goto memory;
     }

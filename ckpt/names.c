@@ -14,6 +14,11 @@ int key_compare(const struct ckpt_key *a, const struct ckpt_key *b)
     return a->step < b->step ? -1 : a->step > b->step;
 }
 
+bool name_complete(enum name_kind kind)
+{
+    return kind == NAME_FILE || kind == NAME_PARITY;
+}
+
 bool name_run_valid(const char *run)
 {
     size_t n = strspn(run, "0123456789abcdefghijklmnopqrstuvwxyz-");
@@ -75,9 +80,12 @@ void name_format(const struct ckpt_name *name, char out[CKPT_NAME_ROOM])
         break;
     case NAME_FILE:
     case NAME_PART:
-        snprintf(out, CKPT_NAME_ROOM, "%s.e%" PRIu32 ".g%" PRIu32 ".s%" PRId64 ".r%d.%s", name->run,
-                 name->key.epoch, name->key.generation, name->key.step, name->rank,
-                 name->kind == NAME_FILE ? "safetensors" : "part");
+    case NAME_PARITY:
+    case NAME_PARITY_PART:
+        snprintf(out, CKPT_NAME_ROOM, "%s.e%" PRIu32 ".g%" PRIu32 ".s%" PRId64 ".%c%d.%s",
+                 name->run, name->key.epoch, name->key.generation, name->key.step,
+                 name->kind == NAME_FILE || name->kind == NAME_PART ? 'r' : 'p', name->rank,
+                 name_complete(name->kind) ? "safetensors" : "part");
         break;
     }
 }
@@ -100,14 +108,17 @@ static enum name_kind parse_state(const char *p, struct ckpt_name *out)
     bool step = p[0] == '.' && p[1] == 's';
     if (step && !take_field(&p, 's', INT64_MAX, &out->key.step))
         return NAME_FOREIGN;
-    if (!take_field(&p, 'r', CKPT_WORLD_MAX - 1, &rank))
+    bool parity = step && p[0] == '.' && p[1] == 'p';
+    if (!take_field(&p, parity ? 'p' : 'r', CKPT_WORLD_MAX - 1, &rank))
         return NAME_FOREIGN;
     out->rank = (int)rank;
     if (!step)
         return strcmp(p, ".reserve") ? NAME_FOREIGN : NAME_RESERVE;
     if (!strcmp(p, ".safetensors"))
-        return NAME_FILE;
-    return strcmp(p, ".part") ? NAME_FOREIGN : NAME_PART;
+        return parity ? NAME_PARITY : NAME_FILE;
+    if (strcmp(p, ".part"))
+        return NAME_FOREIGN;
+    return parity ? NAME_PARITY_PART : NAME_PART;
 }
 
 void name_parse(const char *text, struct ckpt_name *out)

@@ -2,6 +2,7 @@
  *
  *   RUN.e1.g2.s300.r4.safetensors   rank 4's state after step 300, epoch 1, generation 2: complete
  *   RUN.e1.g2.s300.r4.part          the same while it is written
+ *   RUN.e1.g2.s300.p4.safetensors   rank 4's parities of that step (parity.h); .part likewise
  *   RUN.e1.g2.r4.reserve            space for that rank's next file
  *   RUN.NODE.commits                a node's commit log
  *
@@ -29,7 +30,15 @@ enum {
     CKPT_WORLD_MAX = 1 << 20,
 };
 
-enum name_kind { NAME_FOREIGN, NAME_FILE, NAME_PART, NAME_RESERVE, NAME_LOG };
+enum name_kind {
+    NAME_FOREIGN,
+    NAME_FILE,
+    NAME_PART,
+    NAME_PARITY,
+    NAME_PARITY_PART,
+    NAME_RESERVE,
+    NAME_LOG
+};
 
 struct ckpt_name {
     enum name_kind kind;
@@ -43,6 +52,9 @@ struct ckpt_name {
 void name_format(const struct ckpt_name *name, char out[CKPT_NAME_ROOM]);
 /* NAME_FOREIGN in out->kind where it is not one of ours. */
 void name_parse(const char *text, struct ckpt_name *out);
+
+/* A name for a file that is complete. */
+bool name_complete(enum name_kind kind);
 
 bool name_run_valid(const char *run);   /* [0-9a-z-]{1,64} */
 bool name_node_valid(const char *node); /* [0-9A-Za-z._-]{1,128}, not starting with a dot */

@@ -47,6 +47,7 @@ static int copy_options(struct ckpt *c, const struct ckpt_options *o, const stru
     c->keep = o->keep;
     c->held = o->holds;
     c->ward = o->wards ? o->ward : -1;
+    c->parity_bytes = o->parity_bytes;
     c->epoch = o->epoch;
     c->generation = o->generation;
     c->plan_hash = o->plan_hash;
@@ -69,7 +70,7 @@ static int clear_predecessors(struct ckpt *c, const struct folder_list *list, st
             continue;
         name_format(name, text);
         int age = engine_compare(c, &name->key);
-        bool half_made = name->kind != NAME_FILE;
+        bool half_made = !name_complete(name->kind);
         if (age > 0 || (age == 0 && half_made))
             return err_set(
                 err,
@@ -92,21 +93,24 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
         return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
     int files = (c->keep + 1) * (c->ward >= 0 ? 2 : 1) + c->held; /* a ward's are about as long */
-    double needed = (double)files * (double)engine_file_bytes(c);
+    double needed = (double)files * (double)engine_file_bytes(c) +
+                    (double)(c->keep + 1) * (double)c->parity_bytes;
     for (int i = 0; i < list->n; i++)
-        if (list->entries[i].name.kind == NAME_FILE &&
+        if (name_complete(list->entries[i].name.kind) &&
             (list->entries[i].name.rank == c->rank || list->entries[i].name.rank == c->ward))
             free_bytes += (double)list->entries[i].bytes;
     if (free_bytes >= needed)
         return 0;
-    return err_set(err,
-                   "checkpoint folder %s: rank %d needs %.3f GB (keep + 1%s: %d files of %.3f GB), "
-                   "%.3f GB are free: choose another folder or a lower keep",
-                   c->dir, c->rank, needed / 1e9,
-                   c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
-                   : c->held    ? " + 1"
-                                : "",
-                   files, (double)engine_file_bytes(c) / 1e9, free_bytes / 1e9);
+    return err_set(
+        err,
+        "checkpoint folder %s: rank %d needs %.3f GB (keep + 1%s: %d files of %.3f GB%s), "
+        "%.3f GB are free: choose another folder or a lower keep",
+        c->dir, c->rank, needed / 1e9,
+        c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
+        : c->held    ? " + 1"
+                     : "",
+        files, (double)engine_file_bytes(c) / 1e9, c->parity_bytes ? ", and parity" : "",
+        free_bytes / 1e9);
 }
 
 static int prepare_folder(struct ckpt *c, struct err *err)

@@ -24,9 +24,9 @@ static bool has_key(const struct ckpt_key *keys, int n, const struct ckpt_key *k
 
 const char *prune_decide(const struct prune_view *v, int keep, const struct ckpt_name *name)
 {
-    if (name->kind == NAME_PART || name->kind == NAME_RESERVE)
+    if (name->kind == NAME_PART || name->kind == NAME_PARITY_PART || name->kind == NAME_RESERVE)
         return half_made;
-    if (name->kind != NAME_FILE || v->n_good < 2)
+    if (!name_complete(name->kind) || v->n_good < 2)
         return NULL;
     if (has_key(v->committed, v->n_committed, &name->key))
         return v->n_good >= keep && key_compare(&name->key, &v->good[keep - 1]) < 0
@@ -90,8 +90,8 @@ static int by_age(const void *a, const void *b)
 {
     const struct ckpt_name *x = &((const struct folder_entry *)a)->name;
     const struct ckpt_name *y = &((const struct folder_entry *)b)->name;
-    if ((x->kind == NAME_FILE) != (y->kind == NAME_FILE))
-        return x->kind == NAME_FILE ? 1 : -1;
+    if (name_complete(x->kind) != name_complete(y->kind))
+        return name_complete(x->kind) ? 1 : -1;
     int order = key_compare(&x->key, &y->key);
     return order ? order : x->rank - y->rank;
 }

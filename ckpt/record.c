@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parity.h"
+
 static const char *const kind_names[] = {[RECORD_CLAIM] = "claim", [RECORD_COMMIT] = "commit"};
 
 static void print_rank(FILE *f, int rank, const struct record_rank *r)
@@ -13,6 +15,12 @@ static void print_rank(FILE *f, int rank, const struct record_rank *r)
             r->path, r->bytes, r->digest);
     if (r->cut)
         fprintf(f, " cut=%016" PRIx64, r->cut);
+    if (r->parity.path)
+        fprintf(f,
+                " parity=%s parity_bytes=%" PRId64 " parity_digest=%08" PRIx32
+                " parity_group=%d parity_member=%d parity_keeps=%d",
+                r->parity.path, r->parity.bytes, r->parity.digest, r->parity.group,
+                r->parity.member, r->parity.keeps);
 }
 
 char *record_print(const struct record *r, enum record_kind kind)
@@ -118,6 +126,52 @@ static enum word head_word(struct file_meta *m, const char *key, const char *val
     return good ? WORD_OK : WORD_BAD;
 }
 
+enum { PARITY_WORDS = 6 };
+
+static enum word parity_word(struct record_parity *p, const char *key, const char *value)
+{
+    static const char *const keys[PARITY_WORDS] = {"parity",       "parity_bytes",  "parity_digest",
+                                                   "parity_group", "parity_member", "parity_keeps"};
+    int which = 0;
+    while (which < PARITY_WORDS && strcmp(keys[which], key))
+        which++;
+    if (which == PARITY_WORDS)
+        return WORD_UNKNOWN;
+    if (p->words & 1u << which)
+        return WORD_BAD;
+    p->words |= 1u << which;
+    struct ckpt_name name;
+    uint64_t digest = 0;
+    int64_t v = 0;
+    bool good = false;
+    switch (which) {
+    case 0:
+        name_parse(value, &name);
+        good = name.kind == NAME_PARITY && (p->path = strdup(value));
+        break;
+    case 1:
+        good = whole_number(value, INT64_MAX, &p->bytes) && p->bytes;
+        break;
+    case 2:
+        good = whole_hex(value, 8, &digest);
+        p->digest = (uint32_t)digest;
+        break;
+    case 3:
+        good = whole_number(value, CKPT_WORLD_MAX - 1, &v);
+        p->group = (int)v;
+        break;
+    case 4:
+        good = whole_number(value, PARITY_MEMBERS_MAX - 1, &v);
+        p->member = (int)v;
+        break;
+    case 5:
+        good = whole_number(value, PARITY_KEEPS_MAX, &v) && v > 0;
+        p->keeps = (int)v;
+        break;
+    }
+    return good ? WORD_OK : WORD_BAD;
+}
+
 static enum word rank_word(struct record_rank *r, const char *key, const char *value)
 {
     uint64_t digest;
@@ -139,7 +193,7 @@ static enum word rank_word(struct record_rank *r, const char *key, const char *v
     if (!strcmp(key, "cut"))
         return whole_hex(value, 16, &r->cut) ? WORD_OK : WORD_BAD;
     bool twice = !strcmp(key, "node") || !strcmp(key, "path") || !strcmp(key, "bytes");
-    return twice ? WORD_BAD : WORD_UNKNOWN;
+    return twice ? WORD_BAD : parity_word(&r->parity, key, value);
 }
 
 /* "rank=": checks the one before, makes room for the next. */
@@ -162,6 +216,49 @@ static int begin_rank(struct record *r, enum record_kind kind, const char *value
     return 0;
 }
 
+/* Each group has each of its members once, and they agree on what it keeps. count: of a group's
+ * members, first: its first rank; taken[group's first place + member]. All of r->n, and zero. */
+static bool check_groups(const struct record *r, int *count, int *first, bool *taken)
+{
+    for (int i = 0; i < r->n; i++) {
+        const struct record_parity *p = &r->ranks[i].parity;
+        if (!p->words)
+            continue;
+        if (p->words != (1u << PARITY_WORDS) - 1 || p->group >= r->n)
+            return false;
+        if (!count[p->group]++)
+            first[p->group] = i;
+        if (r->ranks[first[p->group]].parity.keeps != p->keeps)
+            return false;
+    }
+    for (int i = 0, at = 0; i < r->n; i++) { /* from now on: where its members' places begin */
+        first[i] = at;
+        at += count[i];
+    }
+    for (int i = 0; i < r->n; i++) {
+        const struct record_parity *p = &r->ranks[i].parity;
+        if (!p->words)
+            continue;
+        if (p->member >= count[p->group] || p->keeps >= count[p->group] ||
+            taken[first[p->group] + p->member])
+            return false;
+        taken[first[p->group] + p->member] = true;
+    }
+    return true;
+}
+
+static bool groups_good(const struct record *r)
+{
+    size_t n = (size_t)r->n;
+    int *count = calloc(n, sizeof *count), *first = calloc(n, sizeof *first);
+    bool *taken = calloc(n, sizeof *taken);
+    bool good = count && first && taken && check_groups(r, count, first, taken);
+    free(count);
+    free(first);
+    free(taken);
+    return good;
+}
+
 static bool complete(const struct record *r, enum record_kind kind, int seen)
 {
     if (seen != 0xff || r->n != (kind == RECORD_CLAIM ? 1 : r->meta.world))
@@ -169,7 +266,9 @@ static bool complete(const struct record *r, enum record_kind kind, int seen)
     for (int i = 0; i < r->n; i++)
         if (!r->ranks[i].node || !r->ranks[i].path || !r->ranks[i].bytes)
             return false;
-    return true;
+    if (kind == RECORD_COMMIT)
+        return groups_good(r);
+    return !r->ranks[0].parity.words || r->ranks[0].parity.words == (1u << PARITY_WORDS) - 1;
 }
 
 static int parse_words(struct words *w, enum record_kind kind, struct record *out, struct err *err)
@@ -193,7 +292,9 @@ static int parse_words(struct words *w, enum record_kind kind, struct record *ou
     }
     if (more < 0)
         return err_set(err, "%s: '%.80s' is no key=value", kind_names[kind], w->key);
-    return complete(out, kind, seen) ? 0 : err_set(err, "%s: words are missing", kind_names[kind]);
+    return complete(out, kind, seen)
+               ? 0
+               : err_set(err, "%s: words are missing, or do not agree", kind_names[kind]);
 }
 
 int record_parse(const char *text, int64_t n, enum record_kind kind, struct record *out,
@@ -218,6 +319,7 @@ void record_free(struct record *r)
     for (int i = 0; i < r->n; i++) {
         free(r->ranks[i].node);
         free(r->ranks[i].path);
+        free(r->ranks[i].parity.path);
     }
     free(r->ranks);
     memset(r, 0, sizeof *r);

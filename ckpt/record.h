@@ -5,19 +5,35 @@
  *         rank=1 node=n2 path=FILE bytes=4096 digest=89abcdef cut=0123456789abcdef
  *   commit v=1 run=R ... world=2 rank=0 node=... path=... bytes=... digest=... rank=1 node=...
  *
- * Readers pass over keys they do not know, so that redundancy groups, partner copies and the like
- * can be added behind either part. cut is there where ranks that are cut alike hold the same bytes
- * (ckpt_options.replicated): files with the same one stand in for each other. */
+ * and, where the rank has parities (parity.h), behind its digest
+ *
+ *   parity=FILE parity_bytes=4096 parity_digest=89abcdef
+ *         parity_group=0 parity_member=1 parity_keeps=1
+ *
+ * Readers pass over keys they do not know, so that more can be added behind either part. cut is
+ * there where ranks that are cut alike hold the same bytes (ckpt_options.replicated): files with
+ * the same one stand in for each other. */
 #ifndef GTRAIN_CKPT_RECORD_H
 #define GTRAIN_CKPT_RECORD_H
 
 #include "layout.h"
+
+/* A rank's parities. Of a group, all ranks with the same number, each has one of the members 0 to
+ * n - 1. */
+struct record_parity {
+    char *path; /* likewise on `node`; NULL: none */
+    int64_t bytes;
+    uint32_t digest;
+    int group, member, keeps;
+    unsigned words; /* seen, while it is parsed */
+};
 
 struct record_rank {
     char *node, *path; /* path is a plain file name in the folder of `node` */
     int64_t bytes;
     uint32_t digest;
     uint64_t cut; /* a hash of the slices in it; 0: nobody else has the same bytes */
+    struct record_parity parity;
 };
 
 struct record {

@@ -9,6 +9,7 @@
 #include "catalog.h"
 #include "folder.h"
 #include "log.h"
+#include "parity.h"
 
 /* Of a log, the newest records, and older ones with a file still here: retention has dropped the
  * others' files. */
@@ -23,9 +24,12 @@ struct scan {
 
 static bool has_a_file(const struct scan *s, const struct record *r)
 {
-    for (int rank = 0; rank < r->n; rank++)
-        if (!faccessat(s->fd, r->ranks[rank].path, F_OK, AT_SYMLINK_NOFOLLOW))
+    for (int rank = 0; rank < r->n; rank++) {
+        const struct record_rank *k = &r->ranks[rank];
+        if (!faccessat(s->fd, k->path, F_OK, AT_SYMLINK_NOFOLLOW) ||
+            (k->parity.path && !faccessat(s->fd, k->parity.path, F_OK, AT_SYMLINK_NOFOLLOW)))
             return true;
+    }
     return false;
 }
 
@@ -78,10 +82,33 @@ static void print_folder(FILE *out, int fd, const char *run, const struct folder
             print_log(&s, text);
         else if (name->key.epoch > s.epoch)
             s.epoch = name->key.epoch;
-        if (name->kind == NAME_FILE)
+        if (name_complete(name->kind))
             fprintf(out, "file %s %" PRId64 "\n", text, list->entries[i].bytes);
     }
     fprintf(out, "epoch %" PRIu32 "\n", s.epoch);
+}
+
+char *ckpt_scan_mark(char *blob, const char *name, int64_t bytes, bool damaged)
+{
+    char *text = NULL;
+    size_t size, length = strlen(name);
+    FILE *out = open_memstream(&text, &size);
+    for (const char *line = blob; out && *line;) {
+        const char *end = strchrnul(line, '\n'), *word = strchr(line, ' ');
+        bool same = (!strncmp(line, "file ", 5) || !strncmp(line, "damaged ", 8)) &&
+                    !strncmp(word + 1, name, length) && word[1 + length] == ' ';
+        if (!same)
+            fprintf(out, "%.*s\n", (int)(end - line), line);
+        line = *end ? end + 1 : end;
+    }
+    free(blob);
+    if (!out)
+        return NULL;
+    fprintf(out, "%s %s %" PRId64 "\n", damaged ? "damaged" : "file", name, bytes);
+    if (!fclose(out))
+        return text;
+    free(text);
+    return NULL;
 }
 
 char *ckpt_scan(const char *dir, const char *node, const char *run_id, struct err *err)

@@ -160,9 +160,9 @@ static bool superseded(const struct ckpt *c, const struct commits *commits,
     bool ours = name->rank == c->rank || name->rank == c->ward || (c->leader && age < 0);
     if (!ours || age > 0)
         return false;
-    if (name->kind == NAME_FILE)
+    if (name_complete(name->kind))
         return !retain_file(commits, c->keep, &name->key);
-    return age < 0 && (name->kind == NAME_PART || name->kind == NAME_RESERVE);
+    return age < 0;
 }
 
 static int drop_superseded(struct ckpt *c, const struct commits *commits, struct err *err)

@@ -165,7 +165,7 @@ static void list_uncommitted(const struct catalog *c)
         for (int k = 0; k < c->n_files; k++)
             if (!key_compare(&c->files[k].name.key, &f->name.key)) {
                 first &= k >= i;
-                ranks++;
+                ranks += c->files[k].name.kind == NAME_FILE;
                 bytes += c->files[k].bytes;
             }
         if (!first)

@@ -1,0 +1,166 @@
+/* parity_rebuild.c - a lost file on this node's disk again. See parity.h.
+ *
+ * It is written under a temporary name and read back whole, against its own checksums and the
+ * digest in the commit record, before it gets its name; so nobody can use a byte of it before that,
+ * and a damaged file of that name is replaced only by a good one. A file of this run gets the name
+ * it had. One of another run, whose folder is only read, is put among this run's own, as one of
+ * epoch 0: older than all, so that it goes with the next commit. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "file.h"
+#include "folder.h"
+#include "parity.h"
+#include "record.h"
+
+struct parity_rebuild {
+    const struct ckpt_hook *hook;
+    char *dir;
+    int dirfd, fd;
+    char part[CKPT_NAME_ROOM], name[CKPT_NAME_ROOM];
+    int64_t bytes;
+    uint32_t digest;
+    struct parity_code code;
+};
+
+static int set_names(struct parity_rebuild *r, const char *run_id, const struct ckpt_decision *d,
+                     int rank, struct err *err)
+{
+    struct ckpt_name name = {.kind = NAME_FILE,
+                             .key = {d->written_epoch, d->written_generation, d->position.step},
+                             .rank = rank};
+    struct record record;
+    if (record_parse(d->record, (int64_t)strlen(d->record), RECORD_COMMIT, &record, err))
+        return -1;
+    if (strcmp(record.meta.run, run_id))
+        name.key.epoch = name.key.generation = 0;
+    record_free(&record);
+    strcpy(name.run, run_id);
+    name_format(&name, r->name);
+    name.kind = NAME_PART;
+    name_format(&name, r->part);
+    return 0;
+}
+
+static int prepare(struct parity_rebuild *r, const char *run_id, const struct ckpt_decision *d,
+                   int rank, struct err *err)
+{
+    struct parity_group group;
+    if (!name_run_valid(run_id))
+        return err_set(err, "the run id is '%.100s'", run_id);
+    if (parity_group_of(d, rank, &group, err) || set_names(r, run_id, d, rank, err))
+        return -1;
+    r->code = group.code;
+    r->bytes = d->places[rank].bytes;
+    r->digest = d->places[rank].digest;
+    r->dirfd = folder_open_own(r->dir, r->hook, err);
+    if (r->dirfd < 0)
+        return -1;
+    if (sys_unlink(r->hook, r->dirfd, r->part) && errno != ENOENT) /* of a dead rebuild */
+        return err_set_errno(err, errno, "%s/%s: cannot drop this half-made file", r->dir, r->part);
+    r->fd = sys_open(r->hook, r->dirfd, r->part, O_RDWR | O_CREAT | O_EXCL, 0666);
+    if (r->fd < 0)
+        return err_set_errno(err, errno, "%s/%s", r->dir, r->part);
+    if (sys_reserve(r->hook, r->fd, r->bytes))
+        return err_set_errno(err, errno,
+                             "%s: cannot reserve %" PRId64 " bytes to rebuild rank %d's file",
+                             r->dir, r->bytes, rank);
+    return 0;
+}
+
+int parity_rebuild_open(struct parity_rebuild **out, const char *dir, const char *run_id,
+                        const struct ckpt_decision *d, int rank, const struct ckpt_hook *hook,
+                        struct err *err)
+{
+    *out = NULL;
+    struct parity_rebuild *r = calloc(1, sizeof *r);
+    if (!r || !(r->dir = strdup(dir))) {
+        free(r);
+        return err_set(err, "out of memory");
+    }
+    r->hook = hook;
+    r->dirfd = r->fd = -1;
+    if (prepare(r, run_id, d, rank, err)) {
+        parity_rebuild_close(r);
+        return -1;
+    }
+    *out = r;
+    return 0;
+}
+
+int parity_rebuild_put(struct parity_rebuild *r, int segment, int64_t chunk, const void *bytes,
+                       struct err *err)
+{
+    int64_t at = segment * r->code.segment + chunk * PARITY_CHUNK,
+            n = parity_chunk_bytes(&r->code, chunk);
+    if (n > r->bytes - at)
+        n = r->bytes - at; /* behind it: the zeros that fill a segment */
+    for (int64_t done = 0; done < n;) {
+        ssize_t now =
+            sys_pwrite(r->hook, r->fd, (const char *)bytes + done, (size_t)(n - done), at + done);
+        if (now < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (now <= 0)
+            return err_set_errno(err, now ? errno : EIO, "%s/%s: writing at byte %" PRId64, r->dir,
+                                 r->part, at + done);
+        done += now;
+    }
+    return 0;
+}
+
+static int check(const struct parity_rebuild *r, const char *path, struct err *err)
+{
+    struct ckpt_file *f;
+    if (ckpt_file_open(&f, path, err))
+        return -1;
+    f->hook = r->hook;
+    int rv = ckpt_file_verify(f, err);
+    if (!rv && (f->bytes != r->bytes || ckpt_file_digest(f) != r->digest))
+        rv =
+            err_set(err, "%s: what was rebuilt is not the file that the commit record names", path);
+    ckpt_file_close(f);
+    return rv;
+}
+
+int parity_rebuild_finish(struct parity_rebuild *r, char **path, struct err *err)
+{
+    char *part;
+    *path = NULL;
+    if (asprintf(&part, "%s/%s", r->dir, r->part) < 0)
+        return err_set(err, "out of memory");
+    int rv = check(r, part, err);
+    free(part);
+    if (rv)
+        return -1;
+    if (sys_fsync(r->hook, r->fd))
+        return err_set_errno(err, errno, "%s/%s: fsync", r->dir, r->part);
+    if (sys_rename_over(r->hook, r->dirfd, r->part, r->name))
+        return err_set_errno(err, errno, "%s/%s: renaming to its final name", r->dir, r->part);
+    close(r->fd);
+    r->fd = -1;
+    if (sys_fsync(r->hook, r->dirfd))
+        return err_set_errno(err, errno, "fsync of the checkpoint folder %s", r->dir);
+    if (asprintf(path, "%s/%s", r->dir, r->name) < 0) {
+        *path = NULL;
+        return err_set(err, "out of memory");
+    }
+    return 0;
+}
+
+void parity_rebuild_close(struct parity_rebuild *r)
+{
+    if (!r)
+        return;
+    if (r->fd >= 0) {
+        close(r->fd);
+        sys_unlink(r->hook, r->dirfd, r->part);
+    }
+    if (r->dirfd >= 0)
+        close(r->dirfd);
+    free(r->dir);
+    free(r);
+}

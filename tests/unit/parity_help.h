@@ -1,0 +1,277 @@
+/* parity_help.h - a group of ranks on nodes of their own, in one process: what the network does
+ * between them (train/parity.c) is a call here. Each node is a folder. */
+#ifndef GTRAIN_TESTS_PARITY_HELP_H
+#define GTRAIN_TESTS_PARITY_HELP_H
+
+#include "ckpt_help.h"
+#include "parity.h"
+#include "record.h"
+
+enum { GROUP_MOST = 12 };
+
+struct group {
+    char root[256], dirs[GROUP_MOST][300], names[GROUP_MOST][8];
+    int members, keeps;
+    uint32_t epoch;
+    const struct ckpt_hook *hook;
+    struct state states[GROUP_MOST];
+    struct ckpt *ckpts[GROUP_MOST];
+    struct ckpt_parity *parities[GROUP_MOST];
+};
+
+/* Ranks hold unequal states, some larger than a chunk of parity if `large`. */
+static inline void group_make(struct group *g, int members, int keeps, bool large)
+{
+    memset(g, 0, sizeof *g);
+    g->members = members;
+    g->keeps = keeps;
+    help_scratch(g->root, NULL);
+    for (int i = 0; i < members; i++) {
+        int64_t n[] = {700 + 997 * i, large ? 400000 + 300000 * (i % 3) : 2000};
+        state_add(&g->states[i], CKPT_F32, 1, &n[0]);
+        state_add(&g->states[i], CKPT_F64, 1, &n[1]);
+        snprintf(g->dirs[i], sizeof g->dirs[i], "%s/n%d", g->root, i);
+        snprintf(g->names[i], sizeof g->names[i], "n%d", i);
+    }
+}
+
+/* State of a member after a step. */
+static inline void group_fill(struct group *g, int64_t step)
+{
+    for (int i = 0; i < g->members; i++)
+        state_fill(&g->states[i], step * 100 + i);
+}
+
+static inline int group_open_member(struct group *g, int i, const int64_t *bytes, struct err *err)
+{
+    struct ckpt_options o = help_options(g->dirs[i], g->epoch);
+    o.node = g->names[i];
+    o.rank = i;
+    o.world = g->members;
+    o.block_bytes = 4096;
+    o.no_uring = i % 2;
+    struct ckpt_io io = state_io(&g->states[i]);
+    if (!g->ckpts[i] &&
+        ckpt_open_hooked(&g->ckpts[i], &o, g->states[i].tensors, g->states[i].n, &io, g->hook, err))
+        return -1;
+    struct ckpt_parity_options p = {.dir = g->dirs[i],
+                                    .run_id = o.run_id,
+                                    .rank = i,
+                                    .world = g->members,
+                                    .epoch = g->epoch,
+                                    .generation = 1,
+                                    .plan_hash = o.plan_hash,
+                                    .members = g->members,
+                                    .keeps = g->keeps,
+                                    .member = i,
+                                    .file_bytes = bytes,
+                                    .hook = g->hook};
+    return bytes ? ckpt_parity_open(&g->parities[i], &p, err) : 0;
+}
+
+static inline int group_open(struct group *g, uint32_t epoch, struct err *err)
+{
+    int64_t bytes[GROUP_MOST];
+    g->epoch = epoch;
+    for (int i = 0; i < g->members; i++) {
+        if (group_open_member(g, i, NULL, err))
+            return -1;
+        bytes[i] = engine_file_bytes(g->ckpts[i]);
+    }
+    for (int i = 0; i < g->members; i++)
+        if (group_open_member(g, i, bytes, err))
+            return -1;
+    return 0;
+}
+
+static inline void group_close(struct group *g)
+{
+    for (int i = 0; i < g->members; i++) {
+        ckpt_parity_close(g->parities[i]);
+        ckpt_close(g->ckpts[i], help_soon());
+        g->parities[i] = NULL;
+        g->ckpts[i] = NULL;
+    }
+}
+
+static inline void group_drop(struct group *g)
+{
+    group_close(g);
+    for (int i = 0; i < g->members; i++)
+        state_free(&g->states[i]);
+    help_remove(g->root);
+}
+
+/* One member's segments to all others, chunk by chunk in step with the rest. */
+static inline int group_give(struct group *g, struct parity_source *from, int source, int64_t chunk,
+                             unsigned char *buffer, struct err *err)
+{
+    const struct parity_code *code = ckpt_parity_code(g->parities[source]);
+    for (int holder = 0; holder < g->members; holder++) {
+        size_t n = 0;
+        for (int k = 0; k < g->keeps && holder != source; k++) {
+            int segment = parity_wants(code, holder, k, source);
+            if (segment < 0)
+                continue;
+            if (parity_source_read(from, segment, chunk, buffer + n, err))
+                return -1;
+            n += (size_t)parity_chunk_bytes(code, chunk);
+        }
+        if (holder != source && ckpt_parity_add(g->parities[holder], source, buffer, n, err))
+            return -1;
+    }
+    return 0;
+}
+
+static inline int group_encode(struct group *g, int64_t step, struct err *err)
+{
+    struct ckpt_position position = {step, step * 8};
+    struct parity_source *sources[GROUP_MOST] = {NULL};
+    const struct parity_code *code = ckpt_parity_code(g->parities[0]);
+    unsigned char *buffer = malloc((size_t)g->keeps * PARITY_CHUNK);
+    int rv = 0;
+    for (int i = 0; i < g->members && !rv; i++) {
+        struct ckpt_place place;
+        rv = ckpt_own_file(g->ckpts[i], step, &place, err);
+        if (rv)
+            break;
+        rv = parity_source_open(&sources[i], &place, code, i, false, err) ||
+             ckpt_parity_begin(g->parities[i], &position, err);
+        free(place.node);
+        free(place.path);
+    }
+    for (int64_t chunk = 0; chunk < code->chunks && !rv; chunk++) {
+        for (int i = 0; i < g->members && !rv; i++)
+            rv = group_give(g, sources[i], i, chunk, buffer, err);
+        for (int i = 0; i < g->members && !rv; i++)
+            rv = ckpt_parity_next(g->parities[i], err);
+    }
+    for (int i = 0; i < g->members; i++)
+        parity_source_close(sources[i]);
+    free(buffer);
+    return rv ? -1 : 0;
+}
+
+/* A checkpoint with its parities, up to the record; malloc'ed, NULL: err. */
+static inline char *group_record(struct group *g, int64_t step, struct err *err)
+{
+    struct ckpt_position position = {step, step * 8};
+    char *claims[GROUP_MOST] = {NULL}, *record = NULL;
+    int rv = 0;
+    for (int i = 0; i < g->members && !rv; i++)
+        rv = ckpt_save(g->ckpts[i], &position, NULL, err) ||
+             ckpt_wait(g->ckpts[i], help_soon(), err);
+    if (!rv)
+        rv = group_encode(g, step, err);
+    for (int i = 0; i < g->members && !rv; i++) {
+        int64_t finished;
+        rv = ckpt_parity_wait(g->parities[i], help_soon(), err) ||
+             ckpt_finished(g->ckpts[i], &finished, err);
+        if (!rv && finished != step)
+            rv = err_set(err, "the file was not written");
+        if (!rv)
+            rv = ckpt_parity_finished(g->parities[i], &finished, err);
+        if (!rv && finished != step)
+            rv = err_set(err, "the parities were not written");
+        char *claim = rv ? NULL : ckpt_claim(g->ckpts[i], step, err);
+        if (claim)
+            claims[i] = ckpt_parity_claim(g->parities[i], step, 0, claim, err);
+        free(claim);
+        if (!rv && !claims[i])
+            rv = -1;
+    }
+    if (!rv)
+        record = ckpt_record((const char *const *)claims, g->members, err);
+    for (int i = 0; i < g->members; i++)
+        free(claims[i]);
+    return record;
+}
+
+static inline int group_checkpoint(struct group *g, int64_t step, struct err *err)
+{
+    char *record = group_record(g, step, err);
+    int rv = record ? 0 : -1;
+    for (int i = 0; i < g->members && !rv; i++)
+        rv = ckpt_commit(g->ckpts[i], step, record, err);
+    for (int i = 0; i < g->members && !rv; i++)
+        rv = ckpt_wait(g->ckpts[i], help_soon(), err);
+    free(record);
+    return rv ? -1 : 0;
+}
+
+/* What the nodes hold; each malloc'ed. */
+static inline void group_scan(const struct group *g, char *blobs[GROUP_MOST])
+{
+    struct err err;
+    for (int i = 0; i < g->members; i++) {
+        blobs[i] = ckpt_scan(g->dirs[i], g->names[i], "run-1", &err);
+        assert_non_null(blobs[i]);
+    }
+}
+
+static inline int group_decide(const struct group *g, struct ckpt_decision *d, struct err *err)
+{
+    char *blobs[GROUP_MOST];
+    group_scan(g, blobs);
+    int rv = ckpt_decide_rebuilt((const char *const *)blobs, g->members, -1, d, err);
+    for (int i = 0; i < g->members; i++)
+        free(blobs[i]);
+    return rv;
+}
+
+/* One chunk of a lost member's segment out of P others. */
+static inline int group_chunk(const struct ckpt_decision *d, const struct parity_group *p,
+                              int segment, int64_t chunk, unsigned char *sum, unsigned char *one,
+                              struct err *err)
+{
+    int elements[PARITY_MEMBERS_MAX], members[PARITY_MEMBERS_MAX], data = parity_data(&p->code);
+    unsigned char factors[PARITY_MEMBERS_MAX];
+    int64_t n = parity_chunk_bytes(&p->code, chunk);
+    int stripe = parity_stripe(&p->code, p->member, segment);
+    if (!parity_choose(d, p, stripe, elements, members) ||
+        !parity_factors(&p->code, segment, elements, factors))
+        return err_set(err, "stripe %d has too few elements", stripe);
+    memset(sum, 0, (size_t)n);
+    for (int i = 0; i < data; i++) {
+        bool parities = elements[i] >= data;
+        int rank = p->ranks[members[i]];
+        struct parity_source *s;
+        if (parity_source_open(&s, parities ? &d->parities[rank] : &d->places[rank], &p->code,
+                               members[i], parities, err))
+            return -1;
+        int rv = parity_source_read(s, elements[i], chunk, one, err);
+        parity_source_close(s);
+        if (rv)
+            return -1;
+        parity_add(factors[i], one, sum, (size_t)n);
+    }
+    return 0;
+}
+
+/* The lost file of a rank, into its own node's folder. */
+static inline int group_rebuild(const struct group *g, const struct ckpt_decision *d, int rank,
+                                struct err *err)
+{
+    struct parity_group p;
+    struct parity_rebuild *r;
+    char *path = NULL;
+    unsigned char *sum = malloc(PARITY_CHUNK), *one = malloc(PARITY_CHUNK);
+    int rv = parity_group_of(d, rank, &p, err);
+    if (!rv && !(rv = parity_rebuild_open(&r, g->dirs[rank], "run-1", d, rank, g->hook, err))) {
+        for (int segment = 0; segment < parity_data(&p.code) && !rv; segment++)
+            for (int64_t chunk = 0; chunk < p.code.chunks && !rv; chunk++) {
+                rv = group_chunk(d, &p, segment, chunk, sum, one, err);
+                if (!rv)
+                    rv = parity_rebuild_put(r, segment, chunk, sum, err);
+            }
+        if (!rv)
+            rv = parity_rebuild_finish(r, &path, err);
+        parity_rebuild_close(r);
+    }
+    free(path);
+    free(sum);
+    free(one);
+    return rv;
+}
+
+#endif
