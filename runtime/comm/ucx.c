@@ -140,6 +140,15 @@ void ucx_cancel_requests(struct ucx_comm *c)
             ucp_request_cancel(c->worker, req->handle);
 }
 
+void ucx_free_handles(struct ucx_comm *c)
+{
+    for (struct ucx_request *req = c->requests; req; req = req->older) {
+        if (req->handle)
+            ucp_request_free(req->handle);
+        req->handle = NULL;
+    }
+}
+
 void ucx_free_requests(struct ucx_comm *c)
 {
     while (c->requests)

@@ -76,8 +76,11 @@ struct ucx_comm {
 
 uint64_t ucx_tag(const struct ucx_comm *c, int sender, uint32_t wire_tag);
 
-/* Lock held. Ends all requests; none of them touches its buffer afterwards. */
+/* Lock held. Asks UCX to end all requests. One whose data is on its way may still write to its
+ * buffer, whenever the worker is progressed. */
 void ucx_cancel_requests(struct ucx_comm *c);
+/* UCX's part of them, before its worker is destroyed; then ours. */
+void ucx_free_handles(struct ucx_comm *c);
 void ucx_free_requests(struct ucx_comm *c);
 
 /* ---- ucx_peers.c; the lock is held ---- */

@@ -160,6 +160,7 @@ static void release(struct ucx_comm *c)
         ucp_worker_release_address(c->worker, c->address);
     if (c->worker)
         ucp_worker_destroy(c->worker);
+    ucx_free_requests(c); /* a callback may have come until now */
     if (c->context)
         ucp_cleanup(c->context);
     for (int r = 0; c->peers && r < c->base.world; r++)
@@ -211,6 +212,16 @@ static void tell_failure(struct ucx_comm *c)
     ucx_tell_failure(c);
 }
 
+/* A message that is still to come into a buffer of ours, which its owner may have freed by now. It
+ * cannot be called back once its sender has been answered. */
+static bool receives(const struct ucx_comm *c)
+{
+    for (const struct ucx_request *req = c->requests; req; req = req->older)
+        if (!req->done && !req->base.send)
+            return true;
+    return false;
+}
+
 static void ucx_close(struct comm *base)
 {
     struct ucx_comm *c = (struct ucx_comm *)base;
@@ -223,11 +234,13 @@ static void ucx_close(struct comm *base)
             ucx_say_goodbye(c); /* closing flushes it */
         else
             tell_failure(c);
-        close_endpoints(c, !orderly, deadline_ms);
-        for (int i = 0; i < CLEANUP_ROUNDS; i++)
-            ucp_worker_progress(c->worker);
-        ucx_drop_messages(c, 0, 0); /* goodbyes, and what nobody asked for */
-        ucx_free_requests(c);
+        if (!receives(c)) { /* with no progress any more nothing comes */
+            close_endpoints(c, !orderly, deadline_ms);
+            for (int i = 0; i < CLEANUP_ROUNDS; i++)
+                ucp_worker_progress(c->worker);
+            ucx_drop_messages(c, 0, 0); /* goodbyes, and what nobody asked for */
+        }
+        ucx_free_handles(c);
     }
     release(c);
 }
