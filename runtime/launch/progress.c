@@ -10,6 +10,11 @@
 
 /* A running mean over about so many reports. */
 static const double BUSY_WEIGHT = 1.0 / 8;
+/* A rank that computes for ever, on a machine where others want the cores, too, gets at least so
+ * much between two looks; one that waits for a message sleeps. */
+enum { BUSY_LOOK_MS = PROGRESS_LOOK_MS / 10 };
+/* Nobody is heard for so many heartbeats: it is no rank's doing. */
+enum { QUIET_BEATS = 3 };
 /* A rank is slow whose own time is more than so many times the median of all, */
 static const double SLOW_RATIO = 1.5;
 /* and by more than timers and schedulers can make it, */
@@ -70,6 +75,12 @@ void progress_seen(struct run *run, uint32_t rank, char state, int64_t cpu_ms)
 
 /* ---- who it is ---- */
 
+/* What it has used between the looks. */
+static int64_t used_ms(const struct progress_rank *r)
+{
+    return r->looks == 2 ? r->cpu_ms[1] - r->cpu_ms[0] : 0;
+}
+
 /* How strange it is while all others wait; 0: it waits like them. */
 static int strangeness(const struct progress_rank *r)
 {
@@ -77,19 +88,27 @@ static int strangeness(const struct progress_rank *r)
         return 4; /* not even its agent answers */
     if (r->state == 'T' || r->state == 't')
         return 3;
-    if (r->looks == 2 && r->cpu_ms[1] - r->cpu_ms[0] > PROGRESS_LOOK_MS / 2)
+    if (used_ms(r) > BUSY_LOOK_MS)
         return 2;
     return r->state == 'D';
 }
 
-/* The strangest; of equals the one that is furthest behind, of those the first. */
+/* Of two equally strange ones: which computes more, else which is further behind? */
+static int is_worse(const struct run_rank *a, const struct run_rank *b)
+{
+    if (used_ms(&a->progress) > BUSY_LOOK_MS || used_ms(&b->progress) > BUSY_LOOK_MS)
+        return used_ms(&a->progress) > used_ms(&b->progress);
+    return a->step < b->step;
+}
+
+/* The strangest; of equals the first. */
 static int find_culprit(const struct run *run)
 {
     int worst = 0;
     for (int i = 1; i < run->world; i++) {
         const struct run_rank *a = &run->ranks[i], *b = &run->ranks[worst];
         int more = strangeness(&a->progress) - strangeness(&b->progress);
-        if (more > 0 || (!more && a->step < b->step))
+        if (more > 0 || (!more && is_worse(a, b)))
             worst = i;
     }
     return worst;
@@ -182,11 +201,26 @@ static void find_slow(struct run *run)
     }
 }
 
+/* The job is suspended, or our own network down: nobody is heard. */
+static int all_quiet(const struct run *run, int64_t now)
+{
+    int64_t quiet_ms = QUIET_BEATS * run->config.heartbeat_ms;
+    for (int i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i].state == RUN_NODE_UP && now - run->nodes[i].heard <= quiet_ms)
+            return 0;
+    return 1;
+}
+
 void progress_tick(struct run *run, int64_t now)
 {
     struct progress *p = &run->progress;
     if (run->phase != RUN_RUNNING || run->cause || run->failure.cause || run->ordered)
         return;
+    if (all_quiet(run, now)) {
+        p->at = now; /* time stands still for all of them */
+        p->looks = p->asked = 0;
+        return;
+    }
     if (p->step >= p->checked + PROGRESS_SLOW_EVERY)
         find_slow(run);
     int64_t deadline = progress_deadline_ms(run);

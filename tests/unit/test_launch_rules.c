@@ -711,6 +711,24 @@ static void slow_is_not_hung(void **state)
     run_close(&run);
 }
 
+/* Everybody silent, as in a job that is suspended: nobody hangs, then or just afterwards. */
+static void suspended_is_not_hung(void **state)
+{
+    (void)state;
+    struct run run;
+    int64_t t = train(&run, 10, 100), resumed = t + 60000;
+    for (; t < resumed; t += 50)
+        run_tick(&run, t);
+    assert_int_equal(run.progress.looks, 0);
+    for (int i = 0; i < 5; i++)
+        run_heard(&run, i, t);
+    run_tick(&run, t);
+    t = until_looked(&run, t, 1);
+    assert_int_equal(run.config.generation, 1);
+    assert_in_range(t - resumed, 1400, 2200); /* the deadline, less a few heartbeats */
+    run_close(&run);
+}
+
 static void culprits(void **state)
 {
     (void)state;
@@ -725,6 +743,8 @@ static void culprits(void **state)
          -1,
          "rank 2 on node n2 hangs after step 10: it is stopped by a signal"},
         {"SRSS", {0, 490, 0, 0}, 3, "rank 1 on node n1 hangs after step 10: it computes, while"},
+        /* Others want the cores, too. */
+        {"SRSR", {0, 90, 0, 60}, 3, "rank 1 on node n1 hangs after step 10: it computes, while"},
         {"SSSD", {20, 10, 0, 0}, 0, "rank 3 on node n3 hangs after step 10: it waits for a disk"},
         {"SSSS", {0, 0, 0, 0}, 2, "rank 2 on node n2 hangs after step 9: all ranks wait"},
         {"SS-S",
@@ -819,6 +839,7 @@ int main(void)
         cmocka_unit_test(phases_add_up),
         cmocka_unit_test(deadlines),
         cmocka_unit_test(slow_is_not_hung),
+        cmocka_unit_test(suspended_is_not_hung),
         cmocka_unit_test(culprits),
         cmocka_unit_test(slow_ranks_are_named),
     };
