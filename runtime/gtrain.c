@@ -199,6 +199,8 @@ static enum gtrain_end public_end(enum train_end end)
         return GTRAIN_REFUSED;
     case TRAIN_DIVERGED:
         return GTRAIN_DIVERGED;
+    case TRAIN_UNFIT:
+        return GTRAIN_UNFIT;
     case TRAIN_FAILED:
         break;
     }

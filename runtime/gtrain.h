@@ -91,6 +91,7 @@ enum gtrain_end {
     GTRAIN_FAILED = 1,   /* the machine or a peer: worth another try */
     GTRAIN_REFUSED = 2,  /* plan, data or checkpoint do not fit: another try will not help */
     GTRAIN_DIVERGED = 3, /* the loss is not a number any more */
+    GTRAIN_UNFIT = 4,    /* this node alone cannot go on (a full disk): worth a try on another */
 };
 
 /* Zero-fill, then set what you want. */

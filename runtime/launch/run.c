@@ -466,6 +466,11 @@ static void rank_fails(struct run *run, int node, const struct message_exited *h
         run_lose(run, node, f.text, 0, now); /* a spare that lacks it, perhaps */
         return;
     }
+    if (opened && code == RUN_EXIT_UNFIT && !how->signal && run->config.generation > 1) {
+        snprintf(f.text, sizeof f.text, "rank %u cannot go on there, as it says", how->who.rank);
+        run_lose(run, node, f.text, 0, now);
+        return;
+    }
     /* No other try will help. */
     int hopeless = how->flags & EXITED_NEVER ||
                    (opened && (code == RUN_EXIT_REFUSED || code == RUN_EXIT_DIVERGED));

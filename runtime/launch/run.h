@@ -24,8 +24,8 @@ enum {
     RUN_ORDER_MS = 30000,   /* after a death on order, for the others to follow: Slurm's KillWait */
 };
 
-/* Exit codes of `gtrain train` after which no other try helps. */
-enum { RUN_EXIT_REFUSED = 2, RUN_EXIT_DIVERGED = 3 };
+/* Exit codes of `gtrain train` after which no other try helps, or only one on another node. */
+enum { RUN_EXIT_REFUSED = 2, RUN_EXIT_DIVERGED = 3, RUN_EXIT_UNFIT = 4 };
 
 struct run_config {
     int nodes, tasks; /* of the step, as srun counts them */

@@ -35,6 +35,7 @@ struct loop {
     bool stop;                   /* the tally says so */
     bool common;                 /* a failure that all ranks have with the same text */
     bool damaged;                /* and it is that of a checkpoint file */
+    bool unfit;                  /* a node cannot do what the run did before: that node's failure */
 };
 
 static int event(struct loop *l, const char *kind, int64_t step, const char *text, struct err *err)
@@ -312,7 +313,10 @@ static enum train_end hear(struct loop *l, const struct verdict *all, int world,
             err_set(err, "rank %d: %.*s", i, length, all[i].text);
         l->common = true;
         l->damaged = all[i].damaged;
-        return (enum train_end)all[i].end;
+        l->unfit = all[i].end == TRAIN_UNFIT;
+        /* Only who is on that node says so: the others will go on without it. */
+        return l->unfit && i != l->options->identity.rank ? TRAIN_FAILED
+                                                          : (enum train_end)all[i].end;
     }
     return TRAIN_DONE;
 }
@@ -351,6 +355,14 @@ static int announce(struct loop *l, const struct keeper_start *start, struct err
     return event(l, "restored", l->start, text.text, err);
 }
 
+/* What to make of a rank that cannot open its checkpoints. In a later generation the plan, the data
+ * and the folders are those that the run has worked with: it is the node (a full disk, no disk). */
+static enum train_end cannot(const struct loop *l)
+{
+    bool later = l->options->identity.generation > 1 && !l->keeper.damaged;
+    return later && !comm_failed(l->options->comm) ? TRAIN_UNFIT : TRAIN_REFUSED;
+}
+
 /* The newest checkpoint that is whole; an older one where bytes turn out to be damaged. */
 static enum train_end restore(struct loop *l, struct keeper_start *start, struct err *err)
 {
@@ -366,7 +378,7 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
                 return wide;
             continue;
         }
-        enum train_end mine = keeper_restore(&l->keeper, start, err) ? TRAIN_REFUSED : TRAIN_DONE;
+        enum train_end mine = keeper_restore(&l->keeper, start, err) ? cannot(l) : TRAIN_DONE;
         enum train_end end = agree(l, mine, err);
         if (end == TRAIN_DONE)
             end = agree(l, keeper_move(&l->keeper, err) ? TRAIN_REFUSED : TRAIN_DONE, err);
@@ -428,6 +440,8 @@ static enum train_end open_loop(struct loop *l, struct err *err)
 
 static enum train_whose whose(const struct loop *l, enum train_end end)
 {
+    if (l->unfit)
+        return end == TRAIN_UNFIT ? TRAIN_MINE : TRAIN_PEERS;
     if (l->common || end == TRAIN_DIVERGED)
         return TRAIN_COMMON;
     return comm_failed(l->options->comm) ? TRAIN_PEERS : TRAIN_MINE;

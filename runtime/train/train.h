@@ -17,6 +17,7 @@ enum train_end {
     TRAIN_FAILED,   /* the machine, a peer or a disk */
     TRAIN_REFUSED,  /* the plan, its data or the checkpoint do not fit: no other try will help */
     TRAIN_DIVERGED, /* the loss is not a number any more */
+    TRAIN_UNFIT,    /* in a later generation: this node cannot do what the run has done elsewhere */
 };
 
 struct train_hooks {

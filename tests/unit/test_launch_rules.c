@@ -496,6 +496,28 @@ static void hopeless_ends(void **state)
     }
 }
 
+/* A later generation's worker that finds its node unfit (its disk is full): another node. */
+static void unfit_node_is_replaced(void **state)
+{
+    (void)state;
+    struct run run;
+    start_with(&run, 4, 1, 2, 1);
+    run_closed(&run, 0, 10);
+    run_tick(&run, 10);
+    assert_int_equal(run.config.generation, 2);
+    int node = run.ranks[0].node;
+    rank_exits(&run, 0, RUN_EXIT_UNFIT, 0, EXITED_OPENED, 20);
+    run_tick(&run, 20);
+    assert_int_equal(run.config.generation, 3);
+    assert_int_equal(run.nodes[node].state, RUN_NODE_LOST);
+    assert_int_not_equal(run.ranks[0].node, node);
+    rank_exits(&run, 1, RUN_EXIT_UNFIT, 0, EXITED_OPENED, 30); /* and no spare is left */
+    run_tick(&run, 30);
+    assert_int_equal(run.phase, RUN_ENDED);
+    assert_true(run.machine);
+    run_close(&run);
+}
+
 /* A node whose connection broke is back or lost within the patience: until then nobody knows whom
  * to start what on. */
 static void half_lost_is_waited_for(void **state)
@@ -831,6 +853,7 @@ int main(void)
         cmocka_unit_test(dying_node),
         cmocka_unit_test(crash_restarts_in_place),
         cmocka_unit_test(hopeless_ends),
+        cmocka_unit_test(unfit_node_is_replaced),
         cmocka_unit_test(half_lost_is_waited_for),
         cmocka_unit_test(without_its_agent_a_node_is_lost),
         cmocka_unit_test(order_is_no_takeover),
