@@ -307,7 +307,8 @@ start_munge() {
 
 start_controller() {
     pid_of slurmctld >/dev/null && return 0
-    daemon slurmctld "$dir/ctld/err" slurmctld -D -c -f "$dir/etc/slurm.conf"
+    # shellcheck disable=SC2086 # $1 is an option or nothing
+    daemon slurmctld "$dir/ctld/err" slurmctld -D ${1:-} -f "$dir/etc/slurm.conf"
     wait_for 10 scontrol ping || die "slurmctld does not answer; its log is $dir/ctld/log"
 }
 
@@ -342,6 +343,10 @@ node_main() {
     esac
     slurmd -D -b -N "$name" -f "$dir/etc/slurm.conf" &
     wait $!
+    # As a service manager would: started again when it dies, without -b, the node has not rebooted.
+    while sleep 0.5; do
+        slurmd -D -N "$name" -f "$dir/etc/slurm.conf"
+    done
 }
 
 start_node() { # INDEX
@@ -448,6 +453,11 @@ is_up() {
     load_settings && pid_of slurmctld >/dev/null && pid_of munge >/dev/null
 }
 
+# Something of it still runs: it can be mended.
+is_partly_up() {
+    load_settings && { pid_of slurmctld || pid_of munge; } >/dev/null
+}
+
 need_up() {
     load_settings && pid_of slurmctld >/dev/null || die "not up: $0 up"
     export SLURM_CONF=$dir/etc/slurm.conf
@@ -463,18 +473,19 @@ need_node() { # NAME
 }
 
 up() {
-    local i wanted=${1:-}
+    local i wanted=${1:-} fresh=
     case $wanted in
     '' | [1-9] | [1-5][0-9]) ;;
     *) die "up $wanted: say a number of nodes, 1 to 59" ;;
     esac
     need_slurm
-    if is_up; then
+    if is_partly_up; then
         [ -z "$wanted" ] || [ "$wanted" = "$nodes" ] ||
             die "already up with $nodes nodes; for $wanted say down first"
         say "already up; mending what is not"
     else
         down_quietly
+        fresh=-c
         nodes=${wanted:-6}
         choose_mode
         # A number is taken for good when its bridge is there and its controller listens.
@@ -499,7 +510,8 @@ up() {
     export SLURM_CONF=$dir/etc/slurm.conf
     write_plugstack
     start_munge
-    start_controller
+    # A new cluster begins without the jobs of the one before; one that is mended keeps its own.
+    start_controller $fresh
     exec 7>&-
     for i in $(seq 0 $((nodes - 1))); do
         start_node "$i"
