@@ -2,6 +2,7 @@
 # that nothing happened to.
 
 load cluster.bash
+load training.bash
 
 steps=80
 
@@ -37,19 +38,6 @@ resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
 END
 }
 
-# "STEP LOSS" of every line, by step, each pair once: two losses of one step are two lines.
-losses() { # RUN-DIR
-    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
-}
-
-newest_step() {
-    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/metrics.jsonl" 2>/dev/null | sort -n | tail -n 1
-}
-
-at_step() { # STEP
-    [ "$(newest_step || echo 0)" -ge "$1" ] 2>/dev/null
-}
-
 # Train on so many nodes in the background.
 start_training() { # NODES SPARES
     bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-spares="$2" \
@@ -64,22 +52,6 @@ assert_same() {
     [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
     expect "losses of $steps steps, each computed once or more" "$(losses "$dir")" \
         "$(losses "$here/undisturbed")"
-}
-
-# The node that has this rank now, by the coordinator's file.
-node_of() { # RANK
-    awk -v r="$1" '$1 == r "-" r { print $2 }' "$dir/placement.txt"
-}
-
-# The worker of a rank, as the host sees it.
-worker_of() { # RANK
-    local p
-    for p in $(grep -lzxF "RANK=$1" /proc/[0-9]*/environ 2>/dev/null); do
-        p=${p%/environ}
-        if grep -qzxF "GTRAIN_RUN_DIR=$dir" "$p/environ" && grep -qzx train "$p/cmdline"; then
-            basename "$p"
-        fi
-    done
 }
 
 @test "a node killed at any moment: a spare takes over, and no bit changes" {
