@@ -1,9 +1,12 @@
 /* host.c - collectives on host memory: decisions, addresses, sizes, and the barrier.
  *
- * Small things, so each is one exchange of everybody with everybody, but for the broadcast (a
- * binomial tree: log2 n rounds and no rank sends to all) and the barrier (in round k each rank
- * tells the one 2^k places on, so after log2 n rounds everyone has heard, through others, of all).
- */
+ * No rank of a large group talks to all others: connections and addresses would grow with the
+ * square of the job. The broadcast is a binomial tree; in the barrier's round k each rank tells the
+ * one 2^k places on; and a gathering of more than COMM_FLAT parts doubles what each has in each
+ * round (Bruck et al. 1997, "Efficient Algorithms for All-to-All Communications in Multiport
+ * Message-Passing Systems"): with d parts it takes those of the one d places on. So in all of them
+ * a rank's peers are those 2^k places before and behind it. Small groups gather in one exchange of
+ * everybody with everybody: there it counts how often a rank must wake up. */
 #include "comm/transport.h"
 
 #include <stdlib.h>
@@ -12,6 +15,69 @@
 static uint32_t tag_of(const struct comm_group *group, uint16_t sequence, uint32_t part)
 {
     return wire_tag_collective(group->id, sequence, part);
+}
+
+/* ---- rounds ---- */
+
+/* Parts of all members, in the order me, me + 1, ... round the group: part i is [at[i], at[i + 1])
+ * of data. Mine is there; the others come. */
+struct rounds {
+    unsigned char *data;
+    size_t *at; /* size + 1 */
+};
+
+static int rounds_open(struct rounds *r, struct comm *c, const struct comm_group *group,
+                       const size_t *lengths, size_t length, struct err *err)
+{
+    int n = group->size;
+    r->data = NULL;
+    r->at = calloc((size_t)n + 1, sizeof *r->at);
+    for (int i = 0; r->at && i < n; i++)
+        r->at[i + 1] = r->at[i] + (lengths ? lengths[(group->me + i) % n] : length);
+    if (r->at)
+        r->data = malloc(r->at[n] + 1);
+    return r->data ? 0 : comm_fail(c, err, "rank %d: out of memory for %d parts", c->rank, n);
+}
+
+static void rounds_close(struct rounds *r)
+{
+    free(r->data);
+    free(r->at);
+}
+
+static int rounds_run(struct rounds *r, struct comm *c, const struct comm_group *group,
+                      uint16_t sequence, struct err *err)
+{
+    int n = group->size;
+    uint32_t round = 0;
+    for (int have = 1; have < n; have *= 2, round++) {
+        int take = have < n - have ? have : n - have;
+        uint32_t tag = tag_of(group, sequence, round);
+        size_t to = r->at[have], bytes = r->at[have + take] - to;
+        if ((bytes && comm_add_recv(c, r->data + to, bytes, group->ranks[(group->me + have) % n],
+                                    tag, err)) ||
+            (r->at[take] && comm_add_send(c, r->data, r->at[take],
+                                          group->ranks[(group->me + n - have) % n], tag, err)) ||
+            comm_wait_all(c, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- parts of one size ---- */
+
+static int gather_far(struct comm *c, const struct comm_group *group, uint16_t sequence,
+                      const void *in, size_t bytes, unsigned char *out, struct err *err)
+{
+    struct rounds r;
+    int n = group->size, rv = rounds_open(&r, c, group, NULL, bytes, err);
+    if (!rv)
+        memcpy(r.data, in, bytes);
+    if (!rv && !(rv = rounds_run(&r, c, group, sequence, err)))
+        for (int i = 0; i < n; i++)
+            memcpy(out + (size_t)((group->me + i) % n) * bytes, r.data + r.at[i], bytes);
+    rounds_close(&r);
+    return rv;
 }
 
 int comm_host_all_gather(struct comm *c, const struct comm_group *group, const void *in,
@@ -25,6 +91,8 @@ int comm_host_all_gather(struct comm *c, const struct comm_group *group, const v
     int n = group->size, me = group->me;
     if (!bytes)
         return 0;
+    if (n > COMM_FLAT)
+        return gather_far(c, group, sequence, in, bytes, parts, err);
     for (int step = 1; step < n; step++) {
         int from = (me + n - step) % n;
         if (comm_add_recv(c, parts + (size_t)from * bytes, bytes, group->ranks[from], tag, err))
@@ -50,6 +118,20 @@ static int check_lengths(const struct comm_group *group, const uint64_t *lengths
             return err_set(err, "comm: rank %d brings %llu bytes to a gathering of at most %zu",
                            group->ranks[i], (unsigned long long)lengths[i], max_bytes);
     return 0;
+}
+
+static int exchange_parts_far(struct comm *c, const struct comm_group *group, uint16_t sequence,
+                              const void *in, void **out, const size_t *lengths, struct err *err)
+{
+    struct rounds r;
+    int n = group->size, rv = rounds_open(&r, c, group, lengths, 0, err);
+    if (!rv && lengths[group->me])
+        memcpy(r.data, in, lengths[group->me]);
+    if (!rv && !(rv = rounds_run(&r, c, group, sequence, err)))
+        for (int i = 0; i < n; i++)
+            memcpy(out[(group->me + i) % n], r.data + r.at[i], r.at[i + 1] - r.at[i]);
+    rounds_close(&r);
+    return rv;
 }
 
 static int exchange_parts(struct comm *c, const struct comm_group *group, uint32_t tag,
@@ -99,7 +181,9 @@ int comm_host_all_gatherv(struct comm *c, const struct comm_group *group, const 
     for (int i = 0; i < n; i++)
         lengths[i] = (size_t)all[i];
     if (alloc_parts(c, n, out, lengths, err) ||
-        exchange_parts(c, group, tag_of(group, sequence, 0), in, out, lengths, err))
+        (n > COMM_FLAT
+             ? exchange_parts_far(c, group, sequence, in, out, lengths, err)
+             : exchange_parts(c, group, tag_of(group, sequence, 0), in, out, lengths, err)))
         goto fail;
     rv = 0;
 fail:

@@ -5,6 +5,8 @@
  * because the digit is counted up. */
 #include "comm/mesh.h"
 
+#include "comm/transport.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -99,6 +101,32 @@ int mesh_open(struct mesh *m, const int degree[MESH_AXES], int rank, struct err 
         stage[m->stage.size++] = r;
     }
     return 0;
+}
+
+/* As host.c has it. */
+static bool host_peers(const struct comm_group *group, int other)
+{
+    int n = group->size, apart = (other - group->me + n) % n;
+    int back = n - apart;
+    return n <= COMM_FLAT || !(apart & (apart - 1)) || !(back & (back - 1));
+}
+
+int mesh_peers(const struct mesh *m, int *peers)
+{
+    int n = 0, stage = 0;
+    for (int r = 0; r < m->world; r++) {
+        int coord[MESH_AXES], differ = 0;
+        mesh_coord(m->degree, r, coord);
+        for (int a = 0; a < MESH_AXES; a++)
+            differ += coord[a] != m->coord[a];
+        bool member = coord[MESH_PIPELINE] == m->coord[MESH_PIPELINE];
+        bool needed =
+            differ == 1 || host_peers(&m->all, r) || (member && host_peers(&m->stage, stage));
+        stage += member;
+        if (r != m->rank && needed)
+            peers[n++] = r;
+    }
+    return n;
 }
 
 void mesh_close(struct mesh *m)

@@ -29,6 +29,11 @@ void mesh_coord(const int degree[MESH_AXES], int rank, int coord[MESH_AXES]);
 int mesh_open(struct mesh *m, const int degree[MESH_AXES], int rank, struct err *err);
 void mesh_close(struct mesh *m);
 
+/* Whom this rank exchanges messages with in the collectives of its groups: all of its groups along
+ * the axes, and of the others those that the host collectives need (device collectives on `all` and
+ * `stage` may take anybody). peers: room for the world, ascending. Returns how many. Pure. */
+int mesh_peers(const struct mesh *m, int *peers);
+
 /* The rank `by` places further along the axis, or -1 past its end. */
 int mesh_neighbour(const struct mesh *m, enum mesh_axis axis, int by);
 

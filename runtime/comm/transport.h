@@ -21,6 +21,10 @@
 /* Ids of groups, so that they and a sequence number fit into a wire tag. */
 #define COMM_GROUP_IDS 256
 
+/* Groups up to this size gather small things in one exchange of everybody with everybody; larger
+ * ones in rounds (host.c). 32 wake-ups' worth of messages is about where five rounds pay. */
+#define COMM_FLAT 32
+
 /* The wire tag, 32 bits: two of kind, then what the kind needs. */
 enum wire_kind { WIRE_P2P, WIRE_HOST, WIRE_COLLECTIVE, WIRE_CONTROL };
 #define WIRE_KIND_SHIFT     30

@@ -152,6 +152,18 @@ int step_reduce_grads(struct step *s, struct kstream *stream, struct err *err)
     return 0;
 }
 
+/* Over all ranks, an axis after the other, so that no rank needs a connection to all others. Each
+ * entry of the tally comes from one rank, or (a split tensor's square sum) from the ranks of one
+ * tensor group, which are added first and in their order: so the bits are those of a sum in rank
+ * order. */
+static int sum_tally(struct step *s, struct kstream *stream, struct kbuf part, struct err *err)
+{
+    for (int axis = 0; axis < MESH_AXES; axis++)
+        if (comm_all_reduce(s->comm, &s->mesh->axis[axis], stream, part, COMM_SUM, err))
+            return -1;
+    return 0;
+}
+
 int step_norm(struct step *s, struct kstream *stream, struct err *err)
 {
     struct state *state = s->state;
@@ -161,7 +173,7 @@ int step_norm(struct step *s, struct kstream *stream, struct err *err)
             KSUBMIT(s->k, stream, SUM_SQUARES, sum_squares,
                     .out = kbuf_slice(s->sums, (size_t)t->global.number, 1), .x = t->grad);
     }
-    if (s->world > 1 && comm_all_reduce(s->comm, &s->mesh->all, stream, s->reduced, COMM_SUM, err))
+    if (sum_tally(s, stream, s->reduced, err))
         return err_prefix(err, "summing the gradient norm");
     KSUBMIT(s->k, stream, CLIP_FACTOR, clip_factor, .norm = s->norm, .factor = s->factor,
             .sums = s->sums, .max_norm = s->plan->training.clip);
@@ -246,7 +258,7 @@ int step_collect(struct step *s, int64_t number, struct step_result *out, struct
 int step_sum_losses(struct step *s, struct kstream *stream, double *sum, struct err *err)
 {
     double *losses = s->host[0].tally + s->n_tensors;
-    if (s->world > 1 && comm_all_reduce(s->comm, &s->mesh->all, stream, s->losses, COMM_SUM, err))
+    if (sum_tally(s, stream, s->losses, err))
         return err_prefix(err, "summing the validation loss");
     KSUBMIT(s->k, stream, DOWNLOAD, download, .in = s->losses, .host = losses);
     KSUBMIT(s->k, stream, FILL, fill, .out = s->losses, .value = 0);

@@ -3,9 +3,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+
+#include <string.h>
 
 #include <cmocka.h>
 
+#include "comm/transport.h"
 #include "comm_cases.h"
 
 static void *hub_open(int world)
@@ -80,6 +84,100 @@ static void test_deadline(void **state)
     assert_int_equal(run_threads(&local, 5, case_deadline), 0);
 }
 
+/* ---- large worlds: no rank talks to all ---- */
+
+enum { LARGE = 48 };
+
+static const int large_degree[MESH_AXES] = {2, 1, 1, 3, 8};
+static bool talked[LARGE][LARGE];
+static const struct transport_ops *plain_ops;
+
+static int noting_send(struct comm *c, const void *data, size_t bytes, int peer, uint32_t tag,
+                       struct comm_request **req, struct err *err)
+{
+    talked[c->rank][peer] = true;
+    return plain_ops->send(c, data, bytes, peer, tag, req, err);
+}
+
+static int noting_recv(struct comm *c, void *data, size_t bytes, int peer, uint32_t tag,
+                       struct comm_request **req, struct err *err)
+{
+    talked[c->rank][peer] = true;
+    return plain_ops->recv(c, data, bytes, peer, tag, req, err);
+}
+
+/* Gatherings of parts of one size and of any, some of them empty: the byte 'a' + member. */
+static int gather_large(struct rank *r, const struct comm_group *g)
+{
+    unsigned char mine[100], all[LARGE * sizeof mine];
+    void *parts[LARGE];
+    size_t lengths[LARGE], bytes = (size_t)(g->me * 7 % 50);
+    memset(mine, 'a' + g->me, sizeof mine);
+    if (comm_host_all_gather(r->comm, g, mine, sizeof mine, all, &r->err) ||
+        comm_host_all_gatherv(r->comm, g, mine, bytes, sizeof mine, parts, lengths, &r->err))
+        return -1;
+    int rv = 0;
+    for (int m = 0; m < g->size; m++) {
+        unsigned char expected[sizeof mine];
+        memset(expected, 'a' + m, sizeof expected);
+        if (memcmp(all + (size_t)m * sizeof mine, expected, sizeof mine) ||
+            lengths[m] != (size_t)(m * 7 % 50) || memcmp(parts[m], expected, lengths[m]))
+            rv = err_set(&r->err, "part %d of %d is wrong", m, g->size);
+        free(parts[m]);
+    }
+    return rv;
+}
+
+static int case_large(struct rank *r)
+{
+    static struct transport_ops noting[LARGE];
+    struct mesh m;
+    int number = r->rank, peers[LARGE], n, next = 0;
+    struct kbuf one;
+    if (mesh_open(&m, large_degree, r->rank, &r->err) ||
+        kernels_alloc(r->k, K_F64, 1, &one, &r->err))
+        return -1;
+    noting[r->rank] = *r->comm->ops;
+    noting[r->rank].send = noting_send;
+    noting[r->rank].recv = noting_recv;
+    r->comm->ops = &noting[r->rank];
+    int rv = gather_large(r, &m.all) || comm_barrier(r->comm, &m.all, &r->err) ||
+             comm_host_broadcast(r->comm, &m.all, &number, sizeof number, 5, &r->err) ||
+             comm_barrier(r->comm, &m.stage, &r->err);
+    for (int axis = 0; axis < MESH_AXES && !rv; axis++)
+        rv = comm_all_reduce(r->comm, &m.axis[axis], r->stream, one, COMM_SUM, &r->err);
+    if (!rv && number != 5)
+        rv = err_set(&r->err, "%d was broadcast, not 5", number);
+    n = mesh_peers(&m, peers);
+    for (int p = 0; p < LARGE && !rv; p++) {
+        bool listed = next < n && peers[next] == p;
+        next += listed;
+        if (talked[r->rank][p] && !listed)
+            rv = err_set(&r->err, "rank %d talks to rank %d, which mesh_peers does not name",
+                         r->rank, p);
+    }
+    if (!rv && (next != n || n > 25))
+        rv = err_set(&r->err, "%d peers", n);
+    r->comm->ops = plain_ops;
+    kernels_free(r->k, &one);
+    mesh_close(&m);
+    return rv ? -1 : 0;
+}
+
+static void test_large_world(void **state)
+{
+    (void)state;
+    struct err err;
+    struct comm_hub *hub = comm_hub_open(1, &err);
+    struct kernels *k = kernels_open_cpu(1, &err);
+    struct comm *c = comm_open_local(hub, k, 0, &err);
+    plain_ops = c->ops;
+    comm_close(c);
+    kernels_close(k);
+    comm_hub_close(hub);
+    assert_int_equal(run_threads(&local, LARGE, case_large), 0);
+}
+
 static void test_rank_opened_twice(void **state)
 {
     (void)state;
@@ -108,6 +206,7 @@ int main(void)
         cmocka_unit_test(test_deadline),          cmocka_unit_test(test_abort),
         cmocka_unit_test(test_peer_closes),       cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_rank_opened_twice), cmocka_unit_test(test_deferred_device),
+        cmocka_unit_test(test_large_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,6 +110,36 @@ static void test_brute_force(void **state)
         check_mesh(degrees[i]);
 }
 
+/* 16,384 ranks as Llama 3 405B had them: 7 + 15 + 127 along the axes, and those 2^k away. Whoever
+ * is named names back. */
+static void test_peers(void **state)
+{
+    (void)state;
+    static const int degree[MESH_AXES] = {8, 1, 1, 16, 128};
+    static int peers[16384], theirs[16384];
+    static const int some[] = {0, 1, 5000, 16383};
+    struct err err;
+    struct mesh m, o;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        assert_int_equal(mesh_open(&m, degree, some[i], &err), 0);
+        int n = mesh_peers(&m, peers);
+        assert_in_range(n, 7 + 15 + 127, 7 + 15 + 127 + 28 + 20);
+        for (int p = 0; p < n; p += 17) {
+            int back = 0;
+            assert_int_equal(mesh_open(&o, degree, peers[p], &err), 0);
+            for (int k = mesh_peers(&o, theirs); k-- > 0;)
+                back |= theirs[k] == some[i];
+            assert_true(back);
+            mesh_close(&o);
+        }
+        mesh_close(&m);
+    }
+    /* In a small world it is everybody. */
+    assert_int_equal(mesh_open(&m, (const int[MESH_AXES]){2, 1, 1, 2, 8}, 3, &err), 0);
+    assert_int_equal(mesh_peers(&m, peers), 31);
+    mesh_close(&m);
+}
+
 static void test_ids_differ(void **state)
 {
     (void)state;
@@ -151,9 +181,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_worked_example),
-        cmocka_unit_test(test_brute_force),
-        cmocka_unit_test(test_ids_differ),
+        cmocka_unit_test(test_worked_example), cmocka_unit_test(test_brute_force),
+        cmocka_unit_test(test_peers),          cmocka_unit_test(test_ids_differ),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
