@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launches.h"
+
 #define SPARES_MAX 65535 /* more nodes than any cluster has */
 
 const char *const inherited_names[OPTION_COUNT] = {
@@ -229,9 +231,10 @@ int args_resolve(struct args *args)
 
     if (resolve_all(args, true) < 0)
         return -1;
-    /* Slurm replays a requeued job's script and environment as they were: what was meant for its
-     * first start would throw away all that was trained since. */
-    if (restarts && cmdline_count(restarts) > 0)
+    /* A requeued job's script and environment, and the command of a step that is launched again,
+     * are as they were: what was meant for the first start would throw away all that was trained
+     * since. */
+    if ((restarts && cmdline_count(restarts) > 0) || launches_again())
         snprintf(args->restore, sizeof(args->restore), "latest");
     return 0;
 }

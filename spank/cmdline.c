@@ -169,7 +169,7 @@ static int scan_short(struct cmdline *c, const char *word, const char *next)
 
 void cmdline_scan(struct cmdline *c, int argc, char *const argv[])
 {
-    int i = 1;
+    int i = 1, dashes = 0;
 
     memset(c, 0, sizeof(*c));
     while (i < argc && argv[i][0] == '-' && argv[i][1]) {
@@ -177,12 +177,14 @@ void cmdline_scan(struct cmdline *c, int argc, char *const argv[])
         const char *next = i + 1 < argc ? argv[i + 1] : NULL;
 
         if (!strcmp(word, "--")) {
+            dashes = 1;
             i++;
             break;
         }
         i += word[1] == '-' ? scan_long(c, word + 2, next) : scan_short(c, word + 1, next);
     }
     c->program = i < argc ? i : argc;
+    c->options_end = c->program - dashes;
     for (; i < argc; i++)
         if (!strcmp(argv[i], ":"))
             c->heterogeneous = true;

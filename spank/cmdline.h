@@ -25,6 +25,7 @@ struct cmdline {
     bool pty, multi_prog;
     bool label, output; /* -l, --label; -o, --output */
     bool heterogeneous; /* ":" between components, or --het-group */
+    int options_end;    /* index behind the last option, where one more could stand */
     int program;        /* index of the program in argv; argc if there is none */
 };
 

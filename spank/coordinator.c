@@ -25,12 +25,14 @@
 #include <unistd.h>
 #include <slurm/spank.h>
 
+#include "launches.h"
 #include "spawn.h"
 
 #define READY_MS                                                                                   \
     15000 /* a coordinator makes a folder and a socket: more is a broken file system               \
            */
 #define GRACE_MS       2000 /* for srun to drain its tasks' output and end by itself */
+#define DRAIN_MS       200  /* the same where the tasks do not end by themselves */
 #define LEAVING_MS     5000 /* for the coordinator to finish its records */
 #define LOOK_MS        20   /* between looks at whether srun has begun to end */
 #define LINE_MAX_BYTES 1024
@@ -79,6 +81,8 @@ static void hear_line(char *line)
 
         me.over = true;
         me.status = status >= 0 && status <= 255 ? status : 1;
+    } else {
+        launches_hear(line);
     }
 }
 
@@ -123,19 +127,31 @@ static bool listen_until(int64_t deadline, bool stop_when_over)
     return true;
 }
 
+/* The coordinator has gone without a word. The step is over then, if it can be launched again;
+ * without a coordinator it would only go on until the next failure. */
+static void gone_alone(void)
+{
+    slurm_error("gtrain: the coordinator ended before the run did");
+    if (!launches_follow())
+        return;
+    launches_want();
+    me.over = true;
+    me.status = EXIT_FAILURE;
+}
+
 static void *listen_thread(void *unused)
 {
     bool expected = false, open = listen_until(-1, true);
-    int64_t over_ms = now_ms();
+    int64_t grace_ms = me.over ? GRACE_MS : DRAIN_MS, over_ms = now_ms();
 
     (void)unused;
     if (!me.over && !atomic_load(&me.leaving))
-        slurm_error("gtrain: the coordinator ended before the run did");
+        gone_alone();
     if (!me.over)
         return NULL;
     if (open)
-        open = listen_until(over_ms + GRACE_MS, false);
-    for (int64_t until = over_ms + GRACE_MS; now_ms() < until && !atomic_load(&me.leaving);)
+        open = listen_until(over_ms + grace_ms, false);
+    for (int64_t until = over_ms + grace_ms; now_ms() < until && !atomic_load(&me.leaving);)
         poll(NULL, 0, LOOK_MS);
     if (atomic_compare_exchange_strong(&me.leaving, &expected, true))
         exit(me.status);
@@ -279,6 +295,12 @@ static void hear_last_words(void)
     pthread_timedjoin_np(me.thread, NULL, &until);
 }
 
+static void tell(const char *line)
+{
+    if (send(me.life, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        slurm_error("gtrain: the coordinator cannot be told: %s", strerror(errno));
+}
+
 void coordinator_end(void)
 {
     int status;
@@ -286,6 +308,8 @@ void coordinator_end(void)
     if (me.pid <= 0)
         return;
     atomic_store(&me.leaving, true);
+    if (!me.over)
+        launches_name_silent(tell);
     shutdown(me.life, SHUT_WR);
     hear_last_words();
     if (spawn_wait(me.pid, &status, LEAVING_MS) == 0) {

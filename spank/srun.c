@@ -13,6 +13,7 @@
 #include <slurm/slurm.h>
 
 #include "coordinator.h"
+#include "launches.h"
 #include "settings.h"
 
 #define PLAIN_COLUMNS 80 /* of a terminal that does not tell its width */
@@ -55,6 +56,7 @@ static void correct_status(int status, void *unused)
     int right = coordinator_status(status);
 
     (void)unused;
+    launches_go();
     if (right == status)
         return;
     fflush(NULL);
@@ -104,6 +106,8 @@ int srun_init(struct self *self, spank_t sp)
         return -1;
     if (!asks(self))
         return 0;
+    if (launches_save(self) < 0)
+        return -1;
     settings_for_step();
     even_out(&self->cmdline);
     if (live_columns(self) > 0)
@@ -162,21 +166,27 @@ int srun_post_opt(struct self *self)
     know_shape(&self->cmdline, &shape);
     if (refuse_uneven(shape.nodes, shape.tasks) < 0)
         return -1;
-    return job_check_plan(self, &args, &shape);
+    /* A step that is launched again runs by a plan that was checked, on fewer nodes. */
+    return launches_again() ? 0 : job_check_plan(self, &args, &shape);
 }
 
 /* The command line of the coordinator. `numbers` holds what argv points to. */
 struct coordinate {
-    char *argv[24];
+    char *argv[28];
     char nodes[16], tasks[16], ports[16];
 };
 
 static void build_coordinate(struct coordinate *b, const struct self *self, const struct args *args,
                              unsigned nodes, unsigned tasks)
 {
-    const char *const given[][2] = {{"--spares", args->spares}, {"--restore", args->restore},
-                                    {"--dir", args->dir},       {"--nodes", b->nodes},
-                                    {"--ntasks", b->tasks},     {"--port-range", b->ports}};
+    const char *const given[][2] = {{"--spares", args->spares},
+                                    {"--restore", args->restore},
+                                    {"--dir", args->dir},
+                                    {"--nodes", b->nodes},
+                                    {"--ntasks", b->tasks},
+                                    {"--port-range", b->ports},
+                                    {"--job-nodes", launches_job_nodes()},
+                                    {"--relaunches-left", launches_left()}};
     int n = 0;
 
     snprintf(b->nodes, sizeof(b->nodes), "%u", nodes);
@@ -190,7 +200,7 @@ static void build_coordinate(struct coordinate *b, const struct self *self, cons
     b->argv[n++] = "--plan";
     b->argv[n++] = (char *)args->plan;
     for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
-        if (!*given[i][1])
+        if (!given[i][1] || !*given[i][1])
             continue;
         b->argv[n++] = (char *)given[i][0];
         b->argv[n++] = (char *)given[i][1];
@@ -231,7 +241,7 @@ int srun_user_init(struct self *self, spank_t sp)
         return -1;
     }
     if (refuse_shrunk(&self->cmdline, nodes) < 0 || refuse_uneven((int)nodes, (int)tasks) < 0 ||
-        args_resolve(&args) < 0)
+        args_resolve(&args) < 0 || launches_begin(sp, (int)nodes, (int)(tasks / nodes)) < 0)
         return -1;
     build_coordinate(&command, self, &args, nodes, tasks);
     if (coordinator_start(command.argv, live_columns(self) > 0, &contact) < 0)
@@ -250,4 +260,5 @@ int srun_user_init(struct self *self, spank_t sp)
 void srun_exit(void)
 {
     coordinator_end();
+    launches_prepare();
 }

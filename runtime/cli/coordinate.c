@@ -14,8 +14,8 @@
 #include "plan/plan.h"
 
 struct coordinate {
-    const char *plan, *restore, *dir;
-    int spares, nodes, tasks, ready_fd, life_fd, port_first, port_last;
+    const char *plan, *restore, *dir, *job_nodes;
+    int spares, nodes, tasks, ready_fd, life_fd, port_first, port_last, relaunches_left;
 };
 
 static int number(const char *name, const char *text, int least, int *out)
@@ -51,6 +51,8 @@ static const struct option long_options[] = {
     {"ready-fd", required_argument, 0, 'R'},
     {"life-fd", required_argument, 0, 'L'},
     {"port-range", required_argument, 0, 'P'},
+    {"job-nodes", required_argument, 0, 'J'},
+    {"relaunches-left", required_argument, 0, 'l'},
     {"help", no_argument, 0, 'h'},
     {0},
 };
@@ -60,6 +62,7 @@ static void usage(FILE *out)
     fprintf(out, "usage: gtrain coordinate --plan FILE[,KEY=VALUE...] --nodes N --ntasks T\n"
                  "         [--spares N] [--restore latest|none|STEP|PATH] [--dir DIR]\n"
                  "         [--port-range FIRST-LAST] [--ready-fd FD] [--life-fd FD]\n"
+                 "         [--job-nodes NODE,...] [--relaunches-left N]\n"
                  "Runs the coordinator of one job step. The Slurm plugin starts it; see man "
                  "gtrain-coordinate.\n");
 }
@@ -97,6 +100,12 @@ static int read_options(struct coordinate *o, int argc, char **argv)
             break;
         case 'P':
             bad = port_range(o, optarg);
+            break;
+        case 'J':
+            o->job_nodes = optarg;
+            break;
+        case 'l':
+            bad = number("relaunches-left", optarg, 0, &o->relaunches_left);
             break;
         case 'h':
             usage(stdout);
@@ -148,13 +157,21 @@ static struct plan *read_plan(const struct coordinate *o, struct err *err)
     return plan;
 }
 
+/* A step that is launched again has fewer nodes: those that were spare. */
+static int least_spares(const struct coordinate *o, const struct plan *plan)
+{
+    if (o->relaunches_left >= 0)
+        return 0;
+    return o->spares > plan->resilience.spares ? o->spares : plan->resilience.spares;
+}
+
 static struct run_config run_config(const struct coordinate *o, const struct plan *plan)
 {
     const struct plan_parallel *p = &plan->parallel;
     return (struct run_config){
         .nodes = o->nodes,
         .tasks = o->tasks,
-        .spares = o->spares > plan->resilience.spares ? o->spares : plan->resilience.spares,
+        .spares = least_spares(o, plan),
         .shape = {.inner = p->tensor * p->context * p->expert,
                   .pipeline = p->pipeline,
                   .data = p->data,
@@ -176,11 +193,11 @@ static int restarts(void)
     return count ? atoi(count) : 0;
 }
 
-/* A requeued job is started with the options of its first start: a step that was named then is not
- * where it is now. */
+/* A launch that follows another in the same job has the options of the first: a step that was named
+ * then is not where it is now. */
 static const char *restore_of(const struct coordinate *o)
 {
-    if (restarts() > 0)
+    if (restarts() > 0 || o->relaunches_left >= 0)
         return "latest";
     return o->restore ? o->restore : "";
 }
@@ -206,6 +223,9 @@ static int coordinate(struct coordinate *o, const struct plan *plan)
         .job = getenv("SLURM_JOB_ID"),
         .restarts = restarts(),
         .requeues = plan->resilience.requeues,
+        .job_nodes = o->job_nodes,
+        .relaunches = plan->resilience.relaunches,
+        .relaunches_left = o->relaunches_left,
         .life_fd = o->life_fd,
     };
     struct coordinator *c;
@@ -226,7 +246,7 @@ static int coordinate(struct coordinate *o, const struct plan *plan)
 
 int cli_coordinate(int argc, char **argv)
 {
-    struct coordinate o = {.ready_fd = -1, .life_fd = -1};
+    struct coordinate o = {.ready_fd = -1, .life_fd = -1, .relaunches_left = -1};
     int bad = read_options(&o, argc, argv);
     if (bad)
         return bad > 0 ? EXIT_OK : EXIT_USAGE;

@@ -122,7 +122,7 @@ static void print_job(const char *dir)
     print_text(r.job);
     fputs(": ", stdout);
     print_text(r.state);
-    printf(", requeued %d times\n", r.requeues);
+    printf(", requeued %d times, launched again %d times\n", r.requeues, r.relaunches);
     for (int i = 0; i < r.n_failed; i++) {
         fputs("  failed ", stdout);
         print_time(r.failed[i].time);

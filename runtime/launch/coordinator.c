@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launch/coordinator_relaunch.h"
 #include "launch/coordinator_requeue.h"
 #include "launch/message.h"
 #include "launch/peers.h"
@@ -46,6 +47,7 @@ struct coordinator {
     struct peers peers;
     struct runlog log;
     struct runstate record;
+    struct relaunch relaunch;
     struct exchange exchange;
     uint32_t generation; /* that the nodes have been told of, 0: none yet */
     int replicas;        /* of the generation before */
@@ -56,6 +58,33 @@ struct coordinator {
     int64_t leave_by;  /* after the end; INT64_MAX before */
 };
 
+/* A line for the plugin in srun: `say TEXT` for the user, `end STATUS` at the very end. */
+static void tell_srun(struct coordinator *c, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void tell_srun(struct coordinator *c, const char *format, ...)
+{
+    if (c->options.life_fd < 0)
+        return;
+    char line[SRUN_LINE_BYTES];
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(line, sizeof line - 1, format, ap);
+    va_end(ap);
+    if (n < 0)
+        return;
+    if (n > (int)sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (send(c->options.life_fd, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        runlog_line(&c->log, "srun cannot be told: %m");
+}
+
+static void tell_line(void *coordinator, const char *line)
+{
+    tell_srun(coordinator, "%s", line);
+}
+
 /* Put down where we stand. A run goes on without, but not unnoticed. */
 static void put_down(struct coordinator *c, const char *state, const char *text)
 {
@@ -64,6 +93,7 @@ static void put_down(struct coordinator *c, const char *state, const char *text)
         runstate_write(&c->record, c->options.run_dir, &c->run, state, text, &err))
         runlog_line(&c->log, "the run's state is not written down: %s",
                     *err.text ? err.text : "out of memory");
+    relaunch_tell(&c->relaunch, &c->record, (struct relaunch_line){tell_line, c});
 }
 
 static void open_record(struct coordinator *c)
@@ -73,6 +103,8 @@ static void open_record(struct coordinator *c)
     if (o->run_dir && *o->run_dir && runstate_read(&c->record, o->run_dir, &err) < 0)
         runlog_line(&c->log, "%s: a new one is begun", err.text);
     runstate_begin(&c->record, o->job ? o->job : "", o->restarts, o->run.epoch);
+    relaunch_begin(&c->relaunch, o->job_nodes, o->relaunches, o->relaunches_left, &c->run,
+                   &c->record);
     put_down(c, "waiting", "");
 }
 
@@ -187,28 +219,6 @@ static void send_to_all(struct coordinator *c, struct wire_frame *f, int ranks)
     wire_frame_drop(f);
 }
 
-/* A line for the plugin in srun: `say TEXT` for the user, `end STATUS` at the very end. */
-static void tell_srun(struct coordinator *c, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void tell_srun(struct coordinator *c, const char *format, ...)
-{
-    if (c->options.life_fd < 0)
-        return;
-    char line[SRUN_LINE_BYTES];
-    va_list ap;
-    va_start(ap, format);
-    int n = vsnprintf(line, sizeof line - 1, format, ap);
-    va_end(ap);
-    if (n < 0)
-        return;
-    if (n > (int)sizeof line - 2)
-        n = sizeof line - 2;
-    line[n++] = '\n';
-    if (send(c->options.life_fd, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        runlog_line(&c->log, "srun cannot be told: %m");
-}
-
 static void send_assignment(struct coordinator *c, struct peer *peer, int spares)
 {
     const struct run_node *node = &c->run.nodes[peer->node];
@@ -273,6 +283,8 @@ static void place_all(struct coordinator *c)
         c->run.replicas, run_spares(&c->run));
     c->replicas = c->run.config.shape.data;
     assign_all(c);
+    if (c->options.job_nodes)
+        tell_srun(c, "placed");
     put_down(c, "running", "");
 }
 
@@ -328,6 +340,8 @@ static void tell_recovery(struct coordinator *c)
 {
     const struct run *run = &c->run;
     char phases[256], text[320];
+    if (relaunch_progress(&c->relaunch, run, &c->record))
+        put_down(c, "running", c->record.text);
     if (!c->recovering || !run->phases.stepped)
         return;
     c->recovering = 0;
@@ -543,13 +557,32 @@ static void say_end(struct coordinator *c, const char *text)
         tell_srun(c, "say %s", text);
 }
 
-/* For want of nodes the job may go back into the queue. Else this is the end. */
-static void end_or_requeue(struct coordinator *c)
+static int launch_again(struct coordinator *c)
+{
+    struct relaunch *r = &c->relaunch;
+    char text[MESSAGE_TEXT_BYTES + 128];
+    if (!relaunch_possible(r, &c->run, &c->record, c->srun_gone > 0))
+        return 0;
+    c->record.relaunches++;
+    snprintf(text, sizeof text, "%s; the step is launched again (%d of %d times without progress)",
+             c->run.text, r->limit - r->left + 1, r->limit);
+    say_end(c, text);
+    runlog_event(&c->log, c->options.run_dir, "failure", c->run.furthest, text);
+    put_down(c, "relaunched", text);
+    tell_srun(c, "again");
+    return 1;
+}
+
+/* For want of nodes the step may be launched again on others of the job, or the job go back into
+ * the queue. Else this is the end. */
+static void end_or_go_on(struct coordinator *c)
 {
     struct run *run = &c->run;
     char more[MESSAGE_TEXT_BYTES + 128];
     if (runstate_lost(&c->record, run))
         runlog_line(&c->log, "out of memory for the nodes that failed");
+    if (launch_again(c))
+        return;
     if (coordinator_requeue(&c->record, run, c->options.requeues, c->options.run_dir, &c->log,
                             say_end, c, more, sizeof more))
         return;
@@ -563,7 +596,7 @@ static void end_or_requeue(struct coordinator *c)
 static void announce_end(struct coordinator *c)
 {
     struct message_end end = {.code = c->run.code};
-    end_or_requeue(c);
+    end_or_go_on(c);
     const char *why = c->run.code && c->options.life_fd < 0 ? c->run.text : "";
     if (c->peers.refused)
         runlog_line(&c->log, "%llu strangers were refused", (unsigned long long)c->peers.refused);
@@ -604,13 +637,16 @@ static void beat(struct coordinator *c, int64_t now)
  */
 static void handle_life(struct coordinator *c)
 {
-    char byte;
-    ssize_t n = read(c->options.life_fd, &byte, 1);
+    char bytes[512];
+    ssize_t n = read(c->options.life_fd, bytes, sizeof bytes);
+    if (n > 0 && relaunch_hear(&c->relaunch, bytes, (size_t)n, &c->record))
+        runlog_line(&c->log, "out of memory for the nodes that failed");
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return;
     epoll_ctl(c->peers.epoll, EPOLL_CTL_DEL, c->options.life_fd, NULL);
     c->srun_gone = clock_ms();
     runlog_line(&c->log, "srun is gone");
+    relaunch_blame(&c->relaunch, &c->run, &c->record, c->srun_gone);
 }
 
 static void turn(struct coordinator *c, int64_t deadline)

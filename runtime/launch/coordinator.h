@@ -23,6 +23,9 @@ struct coordinator_options {
     const char *job;           /* Slurm's number of the job; NULL or "": none */
     int restarts;              /* of the job so far, as Slurm counts */
     int requeues;              /* how often the job may go back into the queue */
+    const char *job_nodes; /* of the allocation that the step is in, "n0,n1"; NULL: it is its own */
+    int relaunches;        /* how often the step may be launched again without progress */
+    int relaunches_left;   /* of those; -1: this is the first launch */
     int life_fd; /* to srun: we end when it does; it gets `say TEXT` and `end STATUS`; -1: none */
 };
 

@@ -338,6 +338,21 @@ void run_lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_
     }
 }
 
+void run_not_launched(struct run *run, const char *node, int n, int64_t now)
+{
+    char text[256], others[48] = "";
+    if (run->phase != RUN_GATHERING)
+        return;
+    for (int i = 0; i < run->n_nodes; i++)
+        run->nodes[i].state = RUN_NODE_GONE;
+    if (n > 1)
+        snprintf(others, sizeof others, " and %d more", n - 1);
+    snprintf(text, sizeof text, "node %.128s%s did not answer while the step was launched", node,
+             others);
+    run->machine |= !run->cause;
+    run_end_because(run, RUN_CAUSE_NODE, 1, text, now);
+}
+
 void run_closed(struct run *run, int node, int64_t now)
 {
     run_lose(run, node, "its agent is gone", 0, now);

@@ -129,6 +129,9 @@ void run_describe_ranks(const struct run *run, int node, char *text, size_t room
 /* The nodes as placement.h sees them, and where they are; malloc'ed, to be freed also on -1 (memory
  * is out). */
 int run_as_placement(const struct run *run, struct placement_node **nodes, int **node_rank);
+/* srun gave up launching the step: this node, one of n, did not answer. What it launched on the
+ * others it has ended, so none of those is lost. Nothing once ranks are placed. */
+void run_not_launched(struct run *run, const char *node, int n, int64_t now);
 /* Give a node up. */
 void run_lose(struct run *run, int node, const char *why, int64_t silent_ms, int64_t now);
 /* Give the nodes' ranks their nodes; what ranks said is forgotten. */

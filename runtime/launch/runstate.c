@@ -85,11 +85,14 @@ static int take(struct runstate *r, struct json_object *root)
     r->generation = (uint32_t)get_number(root, "generation");
     r->restarts = (int)get_number(root, "restarts");
     r->requeues = (int)get_number(root, "requeues");
+    r->relaunches = (int)get_number(root, "relaunches");
     r->world = (int)get_number(root, "world");
     r->replicas = (int)get_number(root, "replicas");
     r->planned_replicas = (int)get_number(root, "planned_replicas");
     r->spares = (int)get_number(root, "spares");
     r->step = get_number(root, "step");
+    if (json_object_object_get_ex(root, "begun", NULL))
+        r->begun = get_number(root, "begun");
     r->time = get_time(root);
     return get_failed(r, root);
 }
@@ -97,7 +100,7 @@ static int take(struct runstate *r, struct json_object *root)
 int runstate_read(struct runstate *r, const char *dir, struct err *err)
 {
     char path[PATH_MAX];
-    *r = (struct runstate){.step = -1};
+    *r = (struct runstate){.step = -1, .begun = -1};
     if (snprintf(path, sizeof path, "%s/state.json", dir) >= (int)sizeof path)
         return err_set(err, "run folder: the path is longer than %d bytes", PATH_MAX - 12);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -120,7 +123,7 @@ int runstate_read(struct runstate *r, const char *dir, struct err *err)
 void runstate_free(struct runstate *r)
 {
     free(r->failed);
-    *r = (struct runstate){.step = -1};
+    *r = (struct runstate){.step = -1, .begun = -1};
 }
 
 /* ---- a launch ---- */
@@ -164,6 +167,16 @@ int runstate_lost(struct runstate *r, const struct run *run)
     return 0;
 }
 
+int runstate_failed(struct runstate *r, const char *node, const char *reason)
+{
+    struct runstate_failed f = {.time = now(), .epoch = r->epoch, .generation = r->generation};
+    if (is_recorded(r, node))
+        return 0;
+    snprintf(f.node, sizeof f.node, "%s", node);
+    snprintf(f.reason, sizeof f.reason, "%s", reason);
+    return add_failed(r, &f);
+}
+
 char *runstate_excluded(const struct runstate *r)
 {
     size_t room = 1, used = 0;
@@ -201,6 +214,8 @@ static struct json_object *encode(const struct runstate *r)
     put(root, "planned_replicas", json_object_new_int(r->planned_replicas));
     put(root, "spares", json_object_new_int(r->spares));
     put(root, "step", json_object_new_int64(r->step));
+    put(root, "begun", json_object_new_int64(r->begun));
+    put(root, "relaunches", json_object_new_int(r->relaunches));
     put(root, "restarts", json_object_new_int(r->restarts));
     put(root, "requeues", json_object_new_int(r->requeues));
     put(root, "text", json_object_new_string(r->text));

@@ -19,15 +19,18 @@ struct runstate_failed {
 
 /* Everything in the file. A zeroed one is empty. */
 struct runstate {
-    char job[64];   /* "" outside of Slurm */
-    char state[16]; /* "waiting" for nodes, "running", "ended", "failed", "requeued" */
+    char job[64]; /* "" outside of Slurm */
+    /* "waiting" for nodes, "running", "ended", "failed", "requeued", "relaunched" */
+    char state[16];
     char text[MESSAGE_TEXT_BYTES]; /* why it ended, or the newest takeover with its phases */
     uint32_t epoch, generation;
-    int restarts; /* of the job, as Slurm counts */
-    int requeues; /* those that we made */
+    int restarts;   /* of the job, as Slurm counts */
+    int requeues;   /* those that we made */
+    int relaunches; /* in the allocation, also ours */
     int world, spares;
     int replicas, planned_replicas; /* now, and in the plan */
     int64_t step;                   /* when it was written; -1: none yet */
+    int64_t begun;                  /* that the newest launch to begin began from; -1: none has */
     double time;
     struct runstate_failed *failed; /* in order of time */
     int n_failed;
@@ -42,6 +45,8 @@ void runstate_free(struct runstate *r);
 void runstate_begin(struct runstate *r, const char *job, int restarts, uint32_t epoch);
 /* Nodes that the run has lost and that are not in the record yet. -1: out of memory. */
 int runstate_lost(struct runstate *r, const struct run *run);
+/* A node that never was in the run has failed it. -1: out of memory. */
+int runstate_failed(struct runstate *r, const char *node, const char *reason);
 /* "n1,n3": each once; malloc'ed, NULL when memory is out. */
 char *runstate_excluded(const struct runstate *r);
 /* Write it down, durably, with what the run knows. */

@@ -169,6 +169,9 @@ const struct plan_key plan_keys[] = {
      "long"},
     {"resilience", "restarts", KEY_INT, AT(resilience.restarts), 0, 1000, "3", NULL, NULL, 0,
      "of a worker that dies on a healthy node, before that is called a bug"},
+    {"resilience", "relaunches", KEY_INT, AT(resilience.relaunches), 0, 1000, "3", NULL, NULL, 0,
+     "of the step in its allocation, when it cannot go on but the allocation can, each without "
+     "progress since the last; 0: never"},
     {"resilience", "requeues", KEY_INT, AT(resilience.requeues), 0, 1000, "10", NULL, NULL, 0,
      "of a batch job that has lost more nodes than it has spares; 0: never"},
     {"resilience", "shrink", KEY_BOOL, AT(resilience.shrink), 0, 0, "false", NULL, NULL, 0,

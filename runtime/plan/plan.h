@@ -95,6 +95,7 @@ struct plan_resilience {
     int64_t comm_timeout_ms; /* 600000: one wait in a collective */
     int64_t stall_ms;        /* without a step, before it is looked who hangs */
     int restarts;            /* of a crashed worker on a healthy node, before it is called a bug */
+    int relaunches;          /* 3: of a step in its allocation, without progress in between */
     int requeues;            /* 10: of a batch job that has run out of nodes */
     bool shrink;             /* fewer replicas where no spare is left: */
     int min_data;            /* 1: so many at least */

@@ -1,0 +1,163 @@
+# When a step cannot go on but its allocation can, the same srun launches it again, and no bit changes.
+
+load cluster.bash
+
+steps=120
+
+setup_file() {
+    cluster_begin
+    write_train_plan
+    "$gtrain" train --local --threads 1 --plan "$here/train.yaml" --dir "$here/undisturbed" \
+        >"$here/undisturbed.out" 2>&1 3>&-
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+    cd "$dir"
+    job=
+}
+
+teardown() {
+    [ -z "$job" ] || scancel "$job" 2>/dev/null || true
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+write_train_plan() {
+    cat >"$here/train.yaml" <<END
+model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
+parallel: {tensor: 1, pipeline: 2, data: 1}
+checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}
+resilience: {heartbeat_ms: 200, patience_ms: 2000}
+END
+}
+
+# "STEP LOSS" of every line, by step, each pair once.
+losses() { # RUN-DIR
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
+}
+
+at_step() { # STEP
+    [ "$(sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/r/metrics.jsonl" | sort -n | tail -n 1)" -ge "$1" ]
+}
+
+# A batch job of so many nodes whose script waits for the file "go" and then runs srun with ARGS.
+submit() { # NODES SRUN-ARGS...
+    cat >"$dir/job.sh" <<END
+#!/bin/bash
+touch $dir/ready
+until [ -e $dir/go ]; do sleep 0.05; done
+srun -u ${*:2} --gtrain-dir=$dir/r $gtrain train
+code=\$?
+echo "code \$code" >>$dir/codes
+exit \$code
+END
+    job=$(sbatch --parsable -o "$dir/out" -N"$1" --ntasks-per-node=1 --no-requeue \
+        --gtrain-plan="$here/train.yaml" "$dir/job.sh")
+    wait_for 20 test -e "$dir/ready"
+    nodes=($(scontrol show hostnames "$(squeue -h -j "$job" -o %N)"))
+}
+
+show() {
+    tail -n 60 "$dir/out" "$dir/codes" "$dir/r/coordinator.log" 2>&1
+    scontrol show job "$job" 2>&1
+    return 1
+}
+
+ends_undisturbed() { # LAUNCHES-AFTER-THE-FIRST
+    wait_for 50 test -s "$dir/codes" || show
+    expect "exit code of srun" "$(cat "$dir/codes")" "code 0" || show
+    expect "losses of $steps steps" "$(losses "$dir/r")" "$(losses "$here/undisturbed")"
+    "$gtrain" status "$dir/r" >"$dir/status"
+    expect_match "$(cat "$dir/status")" "^job $job: ended, requeued 0 times, launched again $1 times"
+}
+
+@test "a node dies while Slurm launches: the step is launched on the others" {
+    submit 3
+    "$cluster" kill "${nodes[1]}" >/dev/null
+    touch "$dir/go"
+    ends_undisturbed 1
+    expect_match "$(cat "$dir/out")" \
+        "gtrain: node ${nodes[1]} did not answer while the step was launched; the step is launched again \(1 of 3"
+    expect "the epoch that ended it" "$(sed -n 's/.*"epoch": *\([0-9]*\).*/\1/p' "$dir/r/run.json")" 2
+}
+
+@test "more nodes lost than spares: other nodes of the allocation join" {
+    submit 3 -N2 -n2
+    touch "$dir/go"
+    wait_for 20 at_step 5
+    lost=$(scontrol show hostnames "$(squeue -h -s -j "$job" -o '%i %N' | sed -n 's/.*\.0 //p')" | tail -n 1)
+    "$cluster" kill "$lost" >/dev/null
+    ends_undisturbed 1
+    expect_match "$(cat "$dir/out")" "gtrain: node $lost is lost .*; the step is launched again"
+    expect "the lost node in the placement" "$(grep -cw "$lost" "$dir/r/placement.txt")" 0
+}
+
+salloc_srun() { # SRUN-ARGS...
+    bounded salloc -Q -N2 --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" \
+        srun -u --gtrain-dir="$dir/r" "$@" >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+}
+
+ended() {
+    ! kill -0 $bounded 2>/dev/null
+}
+
+kill_coordinator() {
+    srun=$(srun_of $bounded)
+    kill -KILL "$(coordinator_of "$srun")"
+}
+
+@test "the coordinator dies: the same process launches the step again, with stdout and exit code" {
+    salloc_srun "$gtrain" train
+    wait_for 20 at_step 5
+    kill_coordinator
+    wait_for 40 ended || show
+    wait $bounded || show
+    expect "losses of $steps steps" "$(losses "$dir/r")" "$(losses "$here/undisturbed")"
+    expect_match "$(cat "$dir/out")" "^step $steps/$steps "
+    expect_match "$(cat "$dir/out")" "gtrain: the step is launched again on 2 nodes"
+}
+
+@test "launches without progress are counted, and the last ends by a signal to the same process" {
+    local first launch
+    mkdir "$dir/up"
+    salloc_srun --gtrain-plan="$here/train.yaml,resilience.relaunches=2" \
+        sh -c "touch $dir/up/\$GTRAIN_EPOCH.\$RANK; cat; exec sleep 60"
+    wait_for 20 test -e "$dir/up/1.0" -a -e "$dir/up/1.1"
+    first=$(srun_of $bounded)
+    for launch in 2 3; do
+        kill_coordinator
+        wait_for 20 test -e "$dir/up/$launch.0" -a -e "$dir/up/$launch.1" || show
+    done
+    expect "process of the third launch" "$(srun_of $bounded)" "$first"
+    kill -TERM "$first"
+    wait_for 20 ended || show
+    ! wait $bounded
+    expect "launches" "$(ls "$dir/up" | wc -l)" 6
+}
+
+@test "the bound ends a loop, and a bare srun has no second launch" {
+    mkdir "$dir/up"
+    salloc_srun --gtrain-plan="$here/train.yaml,resilience.relaunches=0" \
+        sh -c "touch $dir/up/\$GTRAIN_EPOCH.\$RANK; exec sleep 60"
+    wait_for 20 test -e "$dir/up/1.0" -a -e "$dir/up/1.1"
+    kill_coordinator
+    wait_for 30 ended || show
+    ! wait $bounded
+    expect "launches" "$(ls "$dir/up" | wc -l)" 2
+    bounded srun -N2 --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-dir="$dir/bare" \
+        sh -c "touch $dir/up/bare.\$RANK; exec sleep 60" >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+    wait_for 20 test -e "$dir/up/bare.0" -a -e "$dir/up/bare.1"
+    kill_coordinator
+    wait_for 30 ended || show
+    ! wait $bounded
+    ! grep -q "launched again" "$dir/out"
+}
