@@ -33,6 +33,16 @@ bool blockio_has_ring(const struct blockio *b)
     return b->ring_open;
 }
 
+int blockio_depth(const struct blockio *b)
+{
+    return b->depth;
+}
+
+int64_t blockio_block(const struct blockio *b)
+{
+    return b->block;
+}
+
 void blockio_close(struct blockio *b)
 {
     if (!b)
@@ -60,6 +70,11 @@ void job_block(const struct blockio *b, const struct blockio_job *job, int64_t i
     int64_t left = job->bytes - i * b->block;
     *t =
         (struct transfer){.at = i * b->block, .bytes = (size_t)(left < b->block ? left : b->block)};
+}
+
+unsigned char *job_memory(const struct blockio_job *job, int64_t at)
+{
+    return job->memory + (job->ring ? at % job->ring : at);
 }
 
 bool job_cancelled(const struct blockio_job *job)

@@ -33,6 +33,12 @@ struct blockio_job {
     bool write;
     unsigned char *memory; /* aligned as O_DIRECT wants it, if fd has it */
     int64_t offset, bytes; /* in the file */
+    /* 0: memory has room for all bytes. Else it is a ring of that many, a multiple of the block,
+     * and byte i of a read arrives at memory[i % ring], once room, asked in the thread that called,
+     * says more than i: bytes that memory may have had by now. wait: say it when that is more than
+     * the last time; -1 ends the run with "cancelled". */
+    int64_t ring;
+    int64_t (*room)(void *arg, bool wait);
     /* All bytes once, in the file's order: of a write at any time while it runs, of a read after
      * they have arrived. In the thread that called. */
     void (*visit)(void *arg, const unsigned char *p, size_t n);
@@ -44,6 +50,8 @@ struct blockio_job {
 int blockio_open(struct blockio **out, int depth, int64_t block, bool no_uring,
                  const struct ckpt_hook *hook, struct err *err);
 bool blockio_has_ring(const struct blockio *b);
+int blockio_depth(const struct blockio *b);
+int64_t blockio_block(const struct blockio *b);
 int blockio_run(struct blockio *b, const struct blockio_job *job, struct err *err);
 void blockio_close(struct blockio *b);
 

@@ -19,6 +19,7 @@ struct run {
     int64_t blocks, next;
     unsigned char *arrived; /* a flag for each block, of a read */
     int64_t visited;        /* blocks */
+    int64_t room;           /* bytes that memory has room for */
     int ring_errors;        /* in a row */
     bool failed;
     struct err *err;
@@ -29,7 +30,7 @@ static void visit_block(struct run *r, int64_t i)
     struct transfer t;
     job_block(r->b, r->job, i, &t);
     if (r->job->visit)
-        r->job->visit(r->job->arg, r->job->memory + t.at, t.bytes);
+        r->job->visit(r->job->arg, job_memory(r->job, t.at), t.bytes);
 }
 
 static void finish(struct run *r, int slot)
@@ -50,7 +51,7 @@ static void queue(struct run *r, int slot)
             sys_allow(r->b->hook, job->write ? CKPT_OP_WRITE : CKPT_OP_READ, t->bytes - t->done);
         struct io_uring_sqe *sqe = n > 0 ? io_uring_get_sqe(&r->b->ring) : NULL;
         if (sqe) {
-            void *p = job->memory + t->at + t->done;
+            void *p = job_memory(job, t->at) + t->done;
             uint64_t at = (uint64_t)(job->offset + t->at) + t->done;
             if (job->write)
                 io_uring_prep_write(sqe, job->fd, p, (unsigned)n, at);
@@ -89,12 +90,32 @@ static void completed(struct run *r, int slot, int res)
     }
 }
 
+static void cancel(struct run *r)
+{
+    r->failed = true;
+    err_set(r->err, "cancelled");
+}
+
+/* Memory has room for the next block. */
+static bool has_room(struct run *r, bool wait)
+{
+    struct transfer t;
+    if (!r->job->ring)
+        return true;
+    job_block(r->b, r->job, r->next, &t);
+    int64_t end = t.at + (int64_t)t.bytes;
+    if (end > r->room)
+        r->room = r->job->room(r->job->arg, wait);
+    if (r->room < 0)
+        cancel(r);
+    return end <= r->room;
+}
+
 static void start_more(struct run *r)
 {
-    while (!r->failed && r->n_free && r->next < r->blocks) {
+    while (!r->failed && r->n_free && r->next < r->blocks && has_room(r, false)) {
         if (job_cancelled(r->job)) {
-            r->failed = true;
-            err_set(r->err, "cancelled");
+            cancel(r);
             return;
         }
         int slot = r->free_slots[--r->n_free];
@@ -140,8 +161,12 @@ static int run_loop(struct run *r)
     for (;;) {
         start_more(r);
         bool visits = can_visit(r);
-        if (!r->in_kernel && !visits)
-            return r->failed ? -1 : 0;
+        if (!r->in_kernel && !visits) {
+            if (r->failed || r->next == r->blocks)
+                return r->failed ? -1 : 0;
+            has_room(r, true);
+            continue;
+        }
         int rc = r->in_kernel ? exchange(r, !visits) : 0;
         if (rc)
             return err_set_errno(r->err, -rc, "io_uring");

@@ -37,6 +37,8 @@ enum transfer_next transfer_result(struct transfer *t, const struct blockio_job 
 int64_t job_blocks(const struct blockio *b, const struct blockio_job *job);
 void job_block(const struct blockio *b, const struct blockio_job *job, int64_t i,
                struct transfer *t);
+/* Where byte `at` of the job is in memory; of a ring, with the rest of its block behind it. */
+unsigned char *job_memory(const struct blockio_job *job, int64_t at);
 bool job_cancelled(const struct blockio_job *job);
 
 int blockio_run_ring(struct blockio *b, const struct blockio_job *job, struct err *err);

@@ -202,8 +202,9 @@ uint32_t ckpt_file_digest(const struct ckpt_file *f);
 int ckpt_file_position(const struct ckpt_file *f, struct ckpt_position *out, uint64_t *plan_hash);
 void ckpt_file_close(struct ckpt_file *f);
 
-/* Fill this rank's tensors (same layout as written) from its file through io.copy_in, after every
- * CRC of the whole file was checked. */
+/* Fill this rank's tensors (same layout as written) from its file through io.copy_in. Each byte is
+ * handed over after its CRC was checked, while later ones are still being read: after a failure the
+ * tensors hold parts of it and of what was there before, and must not be used. */
 int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *position,
                  struct err *err);
 

@@ -93,10 +93,6 @@ void engine_name(const struct ckpt *c, enum name_kind kind, int64_t step, char o
 /* The (epoch, generation) is lower than, the same as, higher than this writer's: -1, 0, 1. */
 int engine_compare(const struct ckpt *c, const struct ckpt_key *key);
 
-/* All tensors through io.copy_in: from[i], in data, is tensor i (NULL: laid out as registered). */
-int engine_hand_over(struct ckpt *c, const struct layout_tensor *const *from,
-                     const unsigned char *data, struct err *err);
-
 /* With the lock held: is there a tensor to copy and room for it; copy those that nobody has taken
  * (the lock is let go meanwhile), and if they were the last let the writer have the buffer. */
 bool save_can_copy(const struct ckpt *c);

@@ -1,52 +1,28 @@
 /* restore.c - from a rank's file back into the caller's tensors.
  *
- * The whole file is read and every checksum compared before the first tensor is handed over, so a
- * damaged file changes nothing. It is read into the copy buffer, which is memory of this process
- * alone: nobody else's transfers can land there. */
+ * A portion is handed over once its own checksums have been compared, while the next is still being
+ * read; only when the last has been compared as well is anything restored. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/clock.h"
-#include "crc.h"
 #include "engine.h"
 #include "file.h"
+#include "stream.h"
 
-static void feed_crc(void *stream, const unsigned char *p, size_t n)
-{
-    crc_feed(stream, p, n);
-}
+/* Registered tensor `index` and its bytes in the file. */
+struct source {
+    const struct layout_tensor *from;
+    int index;
+};
 
-/* The data of a file on disk into memory, checked. */
-static int read_checked(struct ckpt *c, struct ckpt_file *f, unsigned char *memory, struct err *err)
-{
-    int64_t blocks = crc_blocks(f->data_bytes);
-    uint32_t *crcs = calloc((size_t)blocks + 1, sizeof *crcs);
-    if (!crcs)
-        return err_set(err, "out of memory");
-    struct crc_stream stream = {.crcs = crcs};
-    struct blockio_job job = {.fd = f->fd,
-                              .memory = memory,
-                              .offset = f->header_bytes,
-                              .bytes = f->data_bytes,
-                              .visit = feed_crc,
-                              .arg = &stream};
-    int flags = fcntl(f->fd, F_GETFL);
-    if (flags >= 0 && f->header_bytes % CKPT_ALIGN == 0 && f->data_bytes % CKPT_ALIGN == 0)
-        fcntl(f->fd, F_SETFL, flags | O_DIRECT); /* refused by some: then through the cache */
-    int rv = blockio_run(c->bio, &job, err);
-    if (flags >= 0)
-        fcntl(f->fd, F_SETFL, flags);
-    if (rv)
-        err_prefix(err, "%s", f->path);
-    for (int64_t i = 0; i < blocks && !rv; i++)
-        rv = file_check_block(f, i, crcs[i], err);
-    free(crcs);
-    return rv;
-}
+struct restore {
+    struct ckpt *ckpt;
+    struct source *sources; /* in the order of their data; no empty ones */
+    int n, next;            /* next: those before it have been handed over */
+};
 
 static bool same_tensor(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
 {
@@ -61,74 +37,83 @@ static int by_key(const void *a, const void *b)
                   (*(const struct layout_tensor *const *)b)->key);
 }
 
-/* from[i]: the file's tensor for registered tensor i. malloc'ed. */
-static const struct layout_tensor **match(const struct ckpt *c, const struct ckpt_file *f,
-                                          struct err *err)
+static int by_place(const void *a, const void *b)
 {
+    int64_t x = ((const struct source *)a)->from->begin,
+            y = ((const struct source *)b)->from->begin;
+    return x < y ? -1 : x > y;
+}
+
+/* The file's tensor that is to become a registered one. */
+static const struct layout_tensor *find(const struct ckpt_file *f,
+                                        const struct layout_tensor **sorted,
+                                        const struct layout_tensor *wanted, struct err *err)
+{
+    const struct layout_tensor **found =
+        bsearch(&wanted, sorted, (size_t)f->n, sizeof *sorted, by_key);
+    if (!found || !same_tensor(&wanted->tensor, &(*found)->tensor)) {
+        err_set(err,
+                "%s has no tensor %s of the dtype, shape and slice that is wanted: the "
+                "layout has changed since",
+                f->path, wanted->key);
+        return NULL;
+    }
+    if ((*found)->begin % dtype_bytes(wanted->tensor.dtype)) {
+        err_set(err, "%s: tensor %s lies at byte %" PRId64 " of the data, across its elements",
+                f->path, wanted->key, (*found)->begin);
+        return NULL;
+    }
+    return *found;
+}
+
+static int match(struct restore *r, const struct ckpt_file *f, struct err *err)
+{
+    const struct layout *l = &r->ckpt->layout;
     const struct layout_tensor **sorted = calloc((size_t)f->n + 1, sizeof *sorted);
-    const struct layout_tensor **from = calloc((size_t)c->layout.n, sizeof *from);
-    bool good = sorted && from;
-    if (!good)
-        err_set(err, "out of memory");
-    for (int i = 0; good && i < f->n; i++)
+    r->sources = calloc((size_t)l->n, sizeof *r->sources);
+    int rv = sorted && r->sources ? 0 : err_set(err, "out of memory");
+    for (int i = 0; !rv && i < f->n; i++)
         sorted[i] = &f->tensors[i];
-    if (good)
-        qsort(sorted, (size_t)f->n, sizeof *sorted, by_key);
-    for (int i = 0; good && i < c->layout.n; i++) {
-        const struct layout_tensor *wanted = &c->layout.tensors[i];
-        const struct layout_tensor **found =
-            bsearch(&wanted, sorted, (size_t)f->n, sizeof *sorted, by_key);
-        good = found && same_tensor(&wanted->tensor, &(*found)->tensor);
-        if (good)
-            from[i] = *found;
-        else
-            err_set(err,
-                    "%s has no tensor %s of the dtype, shape and slice that is wanted: the "
-                    "layout has changed since",
-                    f->path, wanted->key);
-    }
-    free(sorted);
-    if (!good) {
-        free(from);
-        from = NULL;
-    }
-    return from;
-}
-
-int engine_hand_over(struct ckpt *c, const struct layout_tensor *const *from,
-                     const unsigned char *data, struct err *err)
-{
-    for (int i = 0; i < c->layout.n; i++) {
-        const struct layout_tensor *t = from ? from[i] : &c->layout.tensors[i];
-        if (c->io.copy_in(c->io.arg, i, 0, data + t->begin, t->end - t->begin, err))
-            return err_prefix(err, "copying %s out of a checkpoint", c->layout.tensors[i].key);
-    }
-    return c->io.flush ? c->io.flush(c->io.arg, err) : 0;
-}
-
-static int restore_data(struct ckpt *c, struct ckpt_file *f, const struct layout_tensor **from,
-                        struct err *err)
-{
-    if (f->memory) {
-        if (ckpt_file_verify(f, err))
-            return -1;
-        return engine_hand_over(c, from, f->memory + f->header_bytes, err);
-    }
-    unsigned char *own = NULL, *memory = c->buffer + c->layout.header_bytes;
-    if (f->data_bytes > c->layout.data_bytes) { /* a file with more in it than we register */
-        own = mmap(NULL, (size_t)f->data_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                   -1, 0);
-        if (own == MAP_FAILED)
-            return err_set_errno(err, errno, "memory for %" PRId64 " bytes of %s", f->data_bytes,
-                                 f->path);
-        memory = own;
-    }
-    int rv = read_checked(c, f, memory, err);
     if (!rv)
-        rv = engine_hand_over(c, from, memory, err);
-    if (own)
-        munmap(own, (size_t)f->data_bytes);
+        qsort(sorted, (size_t)f->n, sizeof *sorted, by_key);
+    for (int i = 0; !rv && i < l->n; i++) {
+        const struct layout_tensor *from = find(f, sorted, &l->tensors[i], err);
+        if (!from)
+            rv = -1;
+        else if (from->end > from->begin)
+            r->sources[r->n++] = (struct source){from, i};
+    }
+    if (!rv)
+        qsort(r->sources, (size_t)r->n, sizeof *r->sources, by_place);
+    free(sorted);
     return rv;
+}
+
+/* Data bytes [at, at + n), which are right, and follow those before. */
+static int hand_over(void *restore, int64_t at, const unsigned char *p, int64_t n, struct err *err)
+{
+    struct restore *r = restore;
+    const struct ckpt_io *io = &r->ckpt->io;
+    for (int64_t end = at + n; r->next < r->n; r->next++) {
+        const struct source *s = &r->sources[r->next];
+        int64_t from = s->from->begin > at ? s->from->begin : at;
+        int64_t to = s->from->end < end ? s->from->end : end;
+        if (from < to &&
+            io->copy_in(io->arg, s->index, from - s->from->begin, p + (from - at), to - from, err))
+            return err_prefix(err, "copying %s out of a checkpoint", s->from->key);
+        if (s->from->end > end)
+            break;
+    }
+    return io->flush ? io->flush(io->arg, err) : 0;
+}
+
+static int restore_data(struct restore *r, struct ckpt_file *f, struct err *err)
+{
+    if (!f->memory)
+        return stream_file(r->ckpt->bio, f, hand_over, r, err);
+    if (ckpt_file_verify(f, err))
+        return -1;
+    return hand_over(r, 0, f->memory + f->header_bytes, f->data_bytes, err);
 }
 
 int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *position,
@@ -136,11 +121,9 @@ int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *p
 {
     if (ckpt_wait(c, clock_ms() + ENGINE_WAIT_MS, err))
         return -1;
-    const struct layout_tensor **from = match(c, file, err);
-    if (!from)
-        return -1;
-    int rv = restore_data(c, file, from, err);
-    free(from);
+    struct restore r = {.ckpt = c};
+    int rv = match(&r, file, err) ? -1 : restore_data(&r, file, err);
+    free(r.sources);
     if (rv)
         return -1;
     if (position)

@@ -158,7 +158,23 @@ static void test_bit_flips(void **unused)
     free(file);
 }
 
-/* A flipped bit on disk is found by the restore too, and nothing is copied in then. */
+/* The first tensor that holds anything but whole runs of bytes of one of two steps, or, from MiB
+ * `bad` of the file's data on, of the newer; -1: none. Tensors begin at multiples of 4096. */
+static int mixed_up(const struct state *s, int64_t old, int64_t newer, int64_t bad)
+{
+    int64_t begin = 0;
+    for (int i = 0; i < s->n; i++) {
+        for (int64_t b = 0; b < s->sizes[i]; b++)
+            if (s->bytes[i][b] != state_byte(newer, i, b) &&
+                (s->bytes[i][b] != state_byte(old, i, b) || (begin + b) >> 20 >= bad))
+                return i;
+        begin += (s->sizes[i] + 4095) / 4096 * 4096;
+    }
+    return -1;
+}
+
+/* A flipped bit on disk is found by the restore too, and nothing that is wrong, or behind it, is
+ * copied in. */
 static void test_restore_checks_before_use(void **unused)
 {
     (void)unused;
@@ -193,7 +209,8 @@ static void test_restore_checks_before_use(void **unused)
             ok(ckpt_file_open(&f, d.places[0].path, &err));
             refused(ckpt_restore(c, f, NULL, &err), "damaged");
             refused(ckpt_file_verify(f, &err), "damaged");
-            assert_int_equal(state_differs(&s, 2), -1);
+            int64_t data = (n * 2 + 4095) / 4096 * 4096 + 4096;
+            assert_int_equal(mixed_up(&s, 1, 2, (data - from_end[i]) >> 20), -1);
             ckpt_file_close(f);
             io_file = fopen(d.places[0].path, "r+b");
             fseek(io_file, -from_end[i], SEEK_END);
@@ -209,6 +226,78 @@ static void test_restore_checks_before_use(void **unused)
         help_remove(dir);
     }
     state_free(&s);
+}
+
+/* A state that counts down to a failure; flush is slow, so that the reader runs out of memory. */
+struct failing {
+    struct state state;
+    int calls, left;
+};
+
+static int failing_out(void *arg, int i, void *host, struct err *err)
+{
+    return state_out(&((struct failing *)arg)->state, i, host, err);
+}
+
+static int failing_in(void *arg, int i, int64_t at, const void *host, int64_t bytes,
+                      struct err *err)
+{
+    struct failing *f = arg;
+    f->calls++;
+    if (!f->left--)
+        return err_set(err, "the device is gone");
+    return state_in(&f->state, i, at, host, bytes, err);
+}
+
+static int slow_flush(void *arg, struct err *err)
+{
+    (void)arg, (void)err;
+    usleep(1000);
+    return 0;
+}
+
+/* However far it got, a caller that fails ends the restore, and the next one is whole. */
+static void test_restore_fails(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct ckpt_file *f;
+    struct ckpt_decision d;
+    struct failing s = {.left = -1};
+    state_add(&s.state, CKPT_F32, 1, &(int64_t){5 << 18}); /* 5 MiB: longer than the ring */
+    state_add(&s.state, CKPT_F64, 0, NULL);
+    state_add(&s.state, CKPT_F32, 1, &(int64_t){0});
+    state_add(&s.state, CKPT_BF16, 1, &(int64_t){5 << 19});
+    struct ckpt_io io = {failing_out, failing_in, slow_flush, &s};
+    for (int threads = 0; threads < 2; threads++) {
+        help_scratch(dir, NULL);
+        struct ckpt_options o = help_options(dir, 1);
+        o.no_uring = threads;
+        ok(ckpt_open(&c, &o, s.state.tensors, s.state.n, &io, &err));
+        state_fill(&s.state, 1);
+        ok(help_checkpoint(c, 1, &err));
+        ok(help_decide(dir, -1, &d, &err));
+        ok(ckpt_file_open(&f, d.places[0].path, &err));
+        for (int i = 0; i < 4; i++) {
+            state_fill(&s.state, 2);
+            s.left = i;
+            s.calls = 0;
+            refused(ckpt_restore(c, f, NULL, &err), "the device is gone");
+            assert_int_equal(s.calls, i + 1);
+            s.left = -1;
+            s.calls = 0;
+            ok(ckpt_restore(c, f, NULL, &err));
+            assert_int_equal(state_differs(&s.state, 1), -1);
+            assert_true(s.calls > 4); /* one a tensor, and the first comes in several */
+        }
+        ckpt_file_close(f);
+        ckpt_decision_free(&d);
+        ckpt_close(c, help_soon());
+        help_remove(dir);
+    }
+    state_free(&s.state);
 }
 
 #define T(name, rest) "\"" name "\":{" rest "}"
@@ -454,9 +543,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc32c_vectors), cmocka_unit_test(test_form),
         cmocka_unit_test(test_bit_flips),      cmocka_unit_test(test_restore_checks_before_use),
-        cmocka_unit_test(test_headers),        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_metadata),       cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_fuzz_corpus),
+        cmocka_unit_test(test_restore_fails),  cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_lengths),        cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_mutations),      cmocka_unit_test(test_fuzz_corpus),
     };
     return cmocka_run_group_tests_name("ckpt format", tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 
 #include "blockio.h"
+#include "stream.h"
 
 /* Remembers what it was shown, to compare with what was written. */
 struct seen {
@@ -78,6 +79,123 @@ static void test_blocks(void **unused)
     free(to);
     free(shown);
     help_remove(dir);
+}
+
+/* A reader whose memory is a ring: what arrives must not be read over before it was let go. */
+struct ring_reader {
+    unsigned char *shown;
+    int64_t seen, kept; /* bytes; kept: at most so many are not let go */
+    int64_t ring, told;
+    int waits;
+};
+
+static void ring_visit(void *arg, const unsigned char *p, size_t n)
+{
+    struct ring_reader *r = arg;
+    memcpy(r->shown + r->seen, p, n);
+    r->seen += (int64_t)n;
+}
+
+static int64_t ring_room(void *arg, bool wait)
+{
+    struct ring_reader *r = arg;
+    int64_t gone = r->seen > r->kept ? r->seen - r->kept : 0;
+    if (wait) { /* only where all that was told has been seen: a waiting one would wait for ever */
+        assert_true(gone + r->ring <= r->told);
+        gone = r->seen;
+        r->waits++;
+    }
+    r->told = gone + r->ring > r->told ? gone + r->ring : r->told;
+    return r->told;
+}
+
+static void test_ring(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int64_t bytes, block, ring, kept;
+        int depth;
+    } cases[] = {
+        {40 * 4096, 4096, 4096, 0, 16},           {40 * 4096, 4096, 4096, 4096, 16},
+        {41 * 4096, 8192, 3 * 8192, 8192, 2},     {41 * 4096, 8192, 3 * 8192, 3 * 8192, 16},
+        {5 << 20, 1 << 20, 2 << 20, 1 << 20, 16}, {4096, 1 << 20, 1 << 20, 0, 1}};
+    enum { MOST = 6 << 20 };
+    struct err err;
+    char dir[256], path[300];
+    unsigned char *from = aligned(MOST), *to = aligned(MOST), *shown = aligned(MOST);
+    help_scratch(dir, NULL);
+    snprintf(path, sizeof path, "%s/f", dir);
+    for (size_t i = 0; i < MOST; i++)
+        from[i] = state_byte(1, 2, (int64_t)i);
+    int fd = open(path, O_CREAT | O_RDWR, 0600);
+    assert_int_equal(write(fd, from, MOST), MOST);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int threads = 0; threads < 2; threads++) {
+            struct blockio *b;
+            struct ring_reader reader = {
+                .shown = shown, .kept = cases[i].kept, .ring = cases[i].ring};
+            ok(blockio_open(&b, cases[i].depth, cases[i].block, threads, NULL, &err));
+            struct blockio_job job = {.fd = fd,
+                                      .memory = to,
+                                      .bytes = cases[i].bytes,
+                                      .ring = cases[i].ring,
+                                      .room = ring_room,
+                                      .visit = ring_visit,
+                                      .arg = &reader};
+            memset(shown, 0, MOST);
+            ok(blockio_run(b, &job, &err));
+            assert_int_equal(reader.seen, cases[i].bytes);
+            assert_memory_equal(shown, from, reader.seen);
+            assert_true(reader.told <= reader.seen + reader.ring);
+            assert_true(!reader.waits == (cases[i].kept < cases[i].ring));
+            blockio_close(b);
+        }
+    close(fd);
+    free(from);
+    free(to);
+    free(shown);
+    help_remove(dir);
+}
+
+static int64_t no_room(void *arg, bool wait)
+{
+    (void)arg, (void)wait;
+    return -1;
+}
+
+static void test_ring_gives_up(void **unused)
+{
+    (void)unused;
+    struct err err;
+    unsigned char memory[4096];
+    int fd = open("/dev/zero", O_RDONLY);
+    for (int threads = 0; threads < 2; threads++) {
+        struct blockio *b;
+        struct blockio_job job = {
+            .fd = fd, .memory = memory, .bytes = 8192, .ring = 4096, .room = no_room};
+        ok(blockio_open(&b, 2, 4096, threads, NULL, &err));
+        refused(blockio_run(b, &job, &err), "cancelled");
+        blockio_close(b);
+    }
+    close(fd);
+}
+
+/* A multiple of the block that holds what is in flight twice, but little of a small file. */
+static void test_ring_size(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int depth;
+        int64_t block, bytes, ring;
+    } cases[] = {{16, 1 << 20, INT64_C(1) << 30, 32 << 20},
+                 {16, 1 << 20, 80 << 20, 10 << 20},
+                 {16, 1 << 20, 4096, 3 << 20},
+                 {1, 4096, INT64_C(1) << 40, (1 << 20) + 8192},
+                 {4, 12288, 100 << 20, 88 * 12288},
+                 {1024, 1 << 30, INT64_C(1) << 40, INT64_C(1) << 37}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(stream_ring(cases[i].depth, cases[i].block, cases[i].bytes),
+                         cases[i].ring);
 }
 
 /* What the kernel answers, not a hook. */
@@ -213,9 +331,9 @@ static void test_order(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_direct_is_dropped),
+        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_ring_gives_up), cmocka_unit_test(test_ring_size),
+        cmocka_unit_test(test_failures),      cmocka_unit_test(test_direct_is_dropped),
         cmocka_unit_test(test_order),
     };
     return cmocka_run_group_tests_name("ckpt io", tests, NULL, NULL);
