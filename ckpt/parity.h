@@ -163,9 +163,13 @@ int parity_rebuild_open(struct parity_rebuild **out, const char *dir, const char
 /* Chunk `chunk` of segment `segment`. */
 int parity_rebuild_put(struct parity_rebuild *r, int segment, int64_t chunk, const void *bytes,
                        struct err *err);
-/* All is there: checked against its checksums and the record's digest, made durable, and under its
- * name. *path is malloc'ed. */
-int parity_rebuild_finish(struct parity_rebuild *r, char **path, struct err *err);
+/* All is there: is it the file, by its checksums and the record's digest? */
+int parity_rebuild_check(struct parity_rebuild *r, struct err *err);
+/* After that: durable, and under its name. */
+int parity_rebuild_finish(struct parity_rebuild *r, struct err *err);
+/* What that is; malloc'ed. */
+char *parity_rebuild_path(const char *dir, const char *run_id, const struct ckpt_decision *d,
+                          int rank, struct err *err);
 void parity_rebuild_close(struct parity_rebuild *r);
 
 /* The scan (ckpt_scan) of a node with a file in it that is damaged (no decision takes it), or, the

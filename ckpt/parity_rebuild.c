@@ -27,22 +27,17 @@ struct parity_rebuild {
     struct parity_code code;
 };
 
-static int set_names(struct parity_rebuild *r, const char *run_id, const struct ckpt_decision *d,
-                     int rank, struct err *err)
+static int set_name(struct ckpt_name *out, const char *run_id, const struct ckpt_decision *d,
+                    int rank, struct err *err)
 {
-    struct ckpt_name name = {.kind = NAME_FILE,
-                             .key = {d->written_epoch, d->written_generation, d->position.step},
-                             .rank = rank};
     struct record record;
     if (record_parse(d->record, (int64_t)strlen(d->record), RECORD_COMMIT, &record, err))
         return -1;
+    *out = (struct ckpt_name){.kind = NAME_FILE, .key = record.meta.key, .rank = rank};
     if (strcmp(record.meta.run, run_id))
-        name.key.epoch = name.key.generation = 0;
+        out->key.epoch = out->key.generation = 0;
     record_free(&record);
-    strcpy(name.run, run_id);
-    name_format(&name, r->name);
-    name.kind = NAME_PART;
-    name_format(&name, r->part);
+    strcpy(out->run, run_id);
     return 0;
 }
 
@@ -50,10 +45,14 @@ static int prepare(struct parity_rebuild *r, const char *run_id, const struct ck
                    int rank, struct err *err)
 {
     struct parity_group group;
+    struct ckpt_name name;
     if (!name_run_valid(run_id))
         return err_set(err, "the run id is '%.100s'", run_id);
-    if (parity_group_of(d, rank, &group, err) || set_names(r, run_id, d, rank, err))
+    if (parity_group_of(d, rank, &group, err) || set_name(&name, run_id, d, rank, err))
         return -1;
+    name_format(&name, r->name);
+    name.kind = NAME_PART;
+    name_format(&name, r->part);
     r->code = group.code;
     r->bytes = d->places[rank].bytes;
     r->digest = d->places[rank].digest;
@@ -112,30 +111,27 @@ int parity_rebuild_put(struct parity_rebuild *r, int segment, int64_t chunk, con
     return 0;
 }
 
-static int check(const struct parity_rebuild *r, const char *path, struct err *err)
+int parity_rebuild_check(struct parity_rebuild *r, struct err *err)
 {
     struct ckpt_file *f;
-    if (ckpt_file_open(&f, path, err))
-        return -1;
-    f->hook = r->hook;
-    int rv = ckpt_file_verify(f, err);
-    if (!rv && (f->bytes != r->bytes || ckpt_file_digest(f) != r->digest))
-        rv =
-            err_set(err, "%s: what was rebuilt is not the file that the commit record names", path);
-    ckpt_file_close(f);
+    char *path;
+    if (asprintf(&path, "%s/%s", r->dir, r->part) < 0)
+        return err_set(err, "out of memory");
+    int rv = ckpt_file_open(&f, path, err);
+    if (!rv) {
+        f->hook = r->hook;
+        rv = ckpt_file_verify(f, err);
+        if (!rv && (f->bytes != r->bytes || ckpt_file_digest(f) != r->digest))
+            rv = err_set(err, "%s: what was rebuilt is not the file that the commit record names",
+                         path);
+        ckpt_file_close(f);
+    }
+    free(path);
     return rv;
 }
 
-int parity_rebuild_finish(struct parity_rebuild *r, char **path, struct err *err)
+int parity_rebuild_finish(struct parity_rebuild *r, struct err *err)
 {
-    char *part;
-    *path = NULL;
-    if (asprintf(&part, "%s/%s", r->dir, r->part) < 0)
-        return err_set(err, "out of memory");
-    int rv = check(r, part, err);
-    free(part);
-    if (rv)
-        return -1;
     if (sys_fsync(r->hook, r->fd))
         return err_set_errno(err, errno, "%s/%s: fsync", r->dir, r->part);
     if (sys_rename_over(r->hook, r->dirfd, r->part, r->name))
@@ -144,11 +140,21 @@ int parity_rebuild_finish(struct parity_rebuild *r, char **path, struct err *err
     r->fd = -1;
     if (sys_fsync(r->hook, r->dirfd))
         return err_set_errno(err, errno, "fsync of the checkpoint folder %s", r->dir);
-    if (asprintf(path, "%s/%s", r->dir, r->name) < 0) {
-        *path = NULL;
-        return err_set(err, "out of memory");
-    }
     return 0;
+}
+
+char *parity_rebuild_path(const char *dir, const char *run_id, const struct ckpt_decision *d,
+                          int rank, struct err *err)
+{
+    struct ckpt_name name;
+    char text[CKPT_NAME_ROOM], *path;
+    if (set_name(&name, run_id, d, rank, err))
+        return NULL;
+    name_format(&name, text);
+    if (asprintf(&path, "%s/%s", dir, text) >= 0)
+        return path;
+    err_set(err, "out of memory");
+    return NULL;
 }
 
 void parity_rebuild_close(struct parity_rebuild *r)

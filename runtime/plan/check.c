@@ -355,6 +355,15 @@ static int check_checkpoint(const struct plan *plan, struct err *err)
         return plan_error(
             plan, "checkpoint.redundancy", err,
             "checkpoint.redundancy needs another rank, but the plan has one: use none");
+    /* A run that has shrunk goes on with a group of the nodes that are left. */
+    if (plan->world < plan_redundancy_nodes(c) && !plan->parallel.uneven) {
+        char text[PLAN_REDUNDANCY_BYTES];
+        plan_redundancy_text(c, text);
+        return plan_error(plan, "checkpoint.redundancy", err,
+                          "checkpoint.redundancy is %s, which needs ranks on %d nodes, but the "
+                          "plan has %d ranks: use partner, or a group of %d at most",
+                          text, plan_redundancy_nodes(c), plan->world, plan->world);
+    }
     if (c->block_bytes % 4096)
         return plan_error(
             plan, "checkpoint.block_bytes", err,

@@ -13,7 +13,6 @@ static const char *const precisions[] = {"float32", "float64", "bf16", NULL};
 static const char *const lr_schedules[] = {"cosine", "wsd", "constant", NULL};
 static const char *const schedules[] = {"gpipe", "1f1b", NULL};
 static const char *const shards[] = {"none", "optimizer", "gradients", "weights", NULL};
-static const char *const redundancies[] = {"none", "partner", "xor", NULL};
 
 #define AT(field)  offsetof(struct plan, field)
 #define MAX_STEPS  1e9
@@ -147,9 +146,11 @@ const struct plan_key plan_keys[] = {
      "steps between checkpoints; 0: never; auto: from what one is seen to cost, and mtbf_hours"},
     {"checkpoint", "keep", KEY_INT, AT(checkpoint.keep), 2, 1000000, "2", NULL, NULL, 0,
      "committed checkpoints kept"},
-    {"checkpoint", "redundancy", KEY_CHOICE, AT(checkpoint.redundancy), 0, 0, "none", NULL,
-     redundancies, 0,
-     "what survives a lost node: partner: a copy of each rank's file on another node"},
+    {"checkpoint", "redundancy", KEY_REDUNDANCY, AT(checkpoint.redundancy), 0, 0, "none", NULL,
+     NULL, 0,
+     "what local checkpoints survive: partner: a lost node, by a copy of each rank's file on "
+     "another; xor:N: a lost node in each group of N, by parity (1 / (N - 1) of a file more on "
+     "each); rs:P+K: any K lost nodes in each group of P + K (K / P of a file more)"},
     {"checkpoint", "queue_depth", KEY_INT, AT(checkpoint.queue_depth), 1, 4096, "8", NULL, NULL, 0,
      "writes in flight a rank"},
     {"checkpoint", "block_bytes", KEY_INT64, AT(checkpoint.block_bytes), 4096, 1073741824,
@@ -293,6 +294,12 @@ void plan_key_range(const struct plan_key *key, char *text, size_t size)
             const char *gap = i == 0 ? "" : key->choices[i + 1] ? ", " : " or ";
             n += snprintf(text + n, size - (size_t)n, "%s%s", gap, key->choices[i]);
         }
+        break;
+    case KEY_REDUNDANCY:
+        snprintf(text, size,
+                 "none, partner, xor:N (N from 2 to %d) or rs:P+K (K from 1 to %d, "
+                 "P + K up to %d)",
+                 PLAN_GROUP_MAX, PLAN_PARITIES_MAX, PLAN_GROUP_MAX);
         break;
     case KEY_NAME:
         snprintf(text, size, "letters, digits, dots, dashes and underscores");

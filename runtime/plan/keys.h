@@ -20,11 +20,12 @@ enum key_type {
     KEY_UINT64, /* 0 to 2^64 - 1 */
     KEY_REAL,
     KEY_BOOL,
-    KEY_CHOICE,   /* an enum: int */
-    KEY_NAME,     /* char *: letters, digits, . _ - */
-    KEY_PATH,     /* char *: made absolute */
-    KEY_RUN_PATH, /* char *: as it is; a relative one counts from the run folder */
-    KEY_PATHS     /* char ** and the int behind it: one path or a list */
+    KEY_CHOICE,     /* an enum: int */
+    KEY_NAME,       /* char *: letters, digits, . _ - */
+    KEY_PATH,       /* char *: made absolute */
+    KEY_RUN_PATH,   /* char *: as it is; a relative one counts from the run folder */
+    KEY_REDUNDANCY, /* checkpoint.redundancy and the numbers behind it */
+    KEY_PATHS       /* char ** and the int behind it: one path or a list */
 };
 
 enum key_flags {

@@ -18,7 +18,14 @@ enum plan_lr { PLAN_LR_COSINE, PLAN_LR_WSD, PLAN_LR_CONSTANT };
 enum plan_schedule { PLAN_GPIPE, PLAN_1F1B };
 enum plan_shard { PLAN_SHARD_NONE, PLAN_SHARD_OPTIMIZER, PLAN_SHARD_GRADIENTS, PLAN_SHARD_WEIGHTS };
 enum plan_data_format { PLAN_DATA_TEXT, PLAN_DATA_BIN, PLAN_DATA_MEGATRON };
-enum plan_redundancy { PLAN_REDUNDANCY_NONE, PLAN_REDUNDANCY_PARTNER, PLAN_REDUNDANCY_XOR };
+enum plan_redundancy {
+    PLAN_REDUNDANCY_NONE,
+    PLAN_REDUNDANCY_PARTNER,
+    PLAN_REDUNDANCY_XOR, /* xor:N is rs:(N-1)+1 */
+    PLAN_REDUNDANCY_RS
+};
+/* As wide as is of use: a group's files are all read to rebuild one. */
+enum { PLAN_GROUP_MAX = 64, PLAN_PARITIES_MAX = 16 };
 
 /* Llama 3. YAML keys are the field names. */
 struct plan_model {
@@ -84,8 +91,9 @@ struct plan_checkpoint {
     int64_t every;              /* steps; 0: never; PLAN_AUTO: from what a checkpoint costs */
     int keep;                   /* committed checkpoints kept, >= 2 */
     enum plan_redundancy redundancy;
-    int queue_depth;     /* writes in flight a rank */
-    int64_t block_bytes; /* of one write */
+    int group_files, group_parities; /* of xor and rs: P and K, a group is P + K nodes; else 0 */
+    int queue_depth;                 /* writes in flight a rank */
+    int64_t block_bytes;             /* of one write */
 };
 
 struct plan_resilience {
@@ -192,6 +200,12 @@ int plan_nodes(const struct plan *plan, int tasks_per_node, int spares, struct e
  * options that are right. Pure. */
 int plan_check_counts(const struct plan *plan, int nodes, int tasks_per_node, int spares,
                       struct err *err);
+
+/* checkpoint.redundancy as it is written: "rs:4+2". */
+enum { PLAN_REDUNDANCY_BYTES = 32 };
+void plan_redundancy_text(const struct plan_checkpoint *c, char text[PLAN_REDUNDANCY_BYTES]);
+/* Nodes that redundancy needs, spares not counted: 1 for none. Pure. */
+int plan_redundancy_nodes(const struct plan_checkpoint *c);
 
 /* Learning rate of a step (0-based). Pure. Warm-up (step+1)/warmup * lr, then the schedule. */
 double plan_lr(const struct plan_training *t, int64_t step);

@@ -128,6 +128,22 @@ int plan_nodes(const struct plan *plan, int tasks_per_node, int spares, struct e
                    plan->source, plan->world, plan->world == 1 ? "" : "s", tasks_per_node, text);
 }
 
+/* So many nodes hold ranks: are they enough for checkpoint.redundancy? Partners that have no other
+ * node do without, as when a plan is tried on one machine. */
+static int check_group(const struct plan *plan, int nodes, struct err *err)
+{
+    const struct plan_checkpoint *c = &plan->checkpoint;
+    char text[PLAN_REDUNDANCY_BYTES];
+    if (!c->group_files || nodes >= plan_redundancy_nodes(c))
+        return 0;
+    plan_redundancy_text(c, text);
+    return plan_error(
+        plan, "checkpoint.redundancy", err,
+        "checkpoint.redundancy is %s, which needs ranks on %d nodes, but %d ranks are "
+        "to be on %d: use more nodes with fewer tasks each, or smaller groups",
+        text, plan_redundancy_nodes(c), plan->world, nodes);
+}
+
 int plan_check_counts(const struct plan *plan, int nodes, int tasks_per_node, int spares,
                       struct err *err)
 {
@@ -139,8 +155,10 @@ int plan_check_counts(const struct plan *plan, int nodes, int tasks_per_node, in
     if (tasks_per_node == 0) {
         /* One rank a node is the most nodes the ranks can use, one node with all of them the least.
          */
-        if (nodes == 0 || nodes > spares)
+        if (nodes == 0)
             return 0;
+        if (nodes > spares)
+            return check_group(plan, nodes - spares, err);
         return err_set(err, "%s: %d ranks%s need %d nodes or more, but -N is %d: use -N%d or more",
                        plan->source, plan->world, with, spares + 1, nodes, spares + 1);
     }
@@ -148,7 +166,7 @@ int plan_check_counts(const struct plan *plan, int nodes, int tasks_per_node, in
     if (needed < 0)
         return -1;
     if (nodes == 0 || nodes >= needed)
-        return 0;
+        return check_group(plan, needed - spares, err);
     return err_set(err,
                    "%s: %d ranks, %d on a node,%s need %d nodes, but -N is %d: "
                    "use -N%d --ntasks-per-node=%d",

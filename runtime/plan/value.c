@@ -126,6 +126,71 @@ static int set_word(void *field, const struct plan_key *key, const char *s)
     return -1;
 }
 
+/* A number from 1 to most, whole and without leading zero; *s moves past it. 0: none. */
+static int take_small(const char **s, int most)
+{
+    int value = 0;
+    for (; **s >= '0' && **s <= '9' && value <= most; (*s)++)
+        value = value == 0 && **s == '0' ? most + 1 : value * 10 + (**s - '0');
+    return value <= most ? value : 0;
+}
+
+static int set_redundancy(struct plan_checkpoint *c, const char *s)
+{
+    int files = 0, parities = 0;
+    enum plan_redundancy which = PLAN_REDUNDANCY_NONE;
+    if (!strcmp(s, "partner")) {
+        which = PLAN_REDUNDANCY_PARTNER;
+    } else if (!strncmp(s, "xor:", 4)) {
+        which = PLAN_REDUNDANCY_XOR;
+        s += 4;
+        files = take_small(&s, PLAN_GROUP_MAX) - 1;
+        parities = 1;
+        if (*s || files < 1)
+            return -1;
+    } else if (!strncmp(s, "rs:", 3)) {
+        which = PLAN_REDUNDANCY_RS;
+        s += 3;
+        files = take_small(&s, PLAN_GROUP_MAX);
+        if (*s++ != '+')
+            return -1;
+        parities = take_small(&s, PLAN_PARITIES_MAX);
+        if (*s || files < 1 || parities < 1 || files + parities > PLAN_GROUP_MAX)
+            return -1;
+    } else if (strcmp(s, "none")) {
+        return -1;
+    }
+    c->redundancy = which;
+    c->group_files = files;
+    c->group_parities = parities;
+    return 0;
+}
+
+void plan_redundancy_text(const struct plan_checkpoint *c, char text[PLAN_REDUNDANCY_BYTES])
+{
+    switch (c->redundancy) {
+    case PLAN_REDUNDANCY_NONE:
+        snprintf(text, PLAN_REDUNDANCY_BYTES, "none");
+        break;
+    case PLAN_REDUNDANCY_PARTNER:
+        snprintf(text, PLAN_REDUNDANCY_BYTES, "partner");
+        break;
+    case PLAN_REDUNDANCY_XOR:
+        snprintf(text, PLAN_REDUNDANCY_BYTES, "xor:%d", c->group_files + 1);
+        break;
+    case PLAN_REDUNDANCY_RS:
+        snprintf(text, PLAN_REDUNDANCY_BYTES, "rs:%d+%d", c->group_files, c->group_parities);
+        break;
+    }
+}
+
+int plan_redundancy_nodes(const struct plan_checkpoint *c)
+{
+    if (c->redundancy == PLAN_REDUNDANCY_NONE)
+        return 1;
+    return c->redundancy == PLAN_REDUNDANCY_PARTNER ? 2 : c->group_files + c->group_parities;
+}
+
 static bool is_name(const char *s)
 {
     static const char ok[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -249,6 +314,9 @@ int plan_key_set(struct plan *plan, const struct plan_key *key, const struct yno
     case KEY_CHOICE:
         rc = set_word(field, key, node->text);
         break;
+    case KEY_REDUNDANCY:
+        rc = set_redundancy(&plan->checkpoint, node->text);
+        break;
     case KEY_NAME:
     case KEY_PATH:
     case KEY_RUN_PATH:
@@ -300,6 +368,10 @@ void plan_key_write(const struct plan *plan, const struct plan_key *key, FILE *o
         break;
     case KEY_CHOICE:
         fputs(key->choices[*(const int *)field], out);
+        break;
+    case KEY_REDUNDANCY:
+        plan_redundancy_text(&plan->checkpoint, number);
+        fputs(number, out);
         break;
     case KEY_NAME:
     case KEY_PATH:

@@ -91,6 +91,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .block_bytes = c->block_bytes,
         .replicated = true,
         .holds = keeper->shared.dir[0] != 0,
+        .parity_bytes = keeper->encode.file_bytes,
         .wards = keeper->partner.from >= 0,
         .ward = keeper->partner.from,
         .leader = identity->local_rank == 0,
@@ -152,6 +153,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .shared = {.flight = -1, .copied = -1, .told = -1},
                               .restoring = true,
                               .partner = {.to = -1, .from = -1, .fd = -1},
+                              .written = -1,
+                              .damaged_file = -1,
                               .committed = -1,
                               .saved = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
@@ -172,7 +175,8 @@ int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err
         return 0;
     if (!keeper->ckpt && (keeper_drain_see(keeper, err) || open_writer(keeper, err)))
         return -1;
-    if (partner_open(&keeper->partner, keeper->dir, err))
+    if (partner_open(&keeper->partner, keeper->dir, err) ||
+        encode_open(&keeper->encode, keeper->dir, plan_hash(keeper->plan), err))
         return -1;
     if (keeper->shared.dir[0] && !keeper->shared.drain && keeper_drain_open(keeper, err))
         return -1;
@@ -185,16 +189,24 @@ int keeper_move(struct keeper *keeper, struct err *err)
         return 0;
     int rv = reshard_move(&keeper->reshard, keeper->ckpt, err);
     keeper->damaged = keeper->reshard.damaged;
+    keeper->damaged_file = keeper->reshard.damaged_file;
     reshard_close(&keeper->reshard);
     return rv;
 }
 
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
 {
-    int64_t copied;
+    int64_t copied, encoded;
     *step = -1;
     if (keeper->ckpt && ckpt_finished(keeper->ckpt, step, err))
         return -1;
+    keeper->written = *step;
+    if (keeper->encode.writer) {
+        if (ckpt_parity_finished(keeper->encode.writer, &encoded, err))
+            return err_prefix(err, "parity of its group's checkpoint");
+        if (encoded < *step)
+            *step = encoded;
+    }
     if (!keeper->partner.copy)
         return 0;
     if (ckpt_copy_finished(keeper->partner.copy, &copied, err))
@@ -206,13 +218,15 @@ int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
 
 bool keeper_degraded(const struct keeper *keeper)
 {
-    return keeper->partner.to >= 0 && keeper->identity->generation > 1;
+    return (keeper->partner.to >= 0 || keeper->encode.comm) && keeper->identity->generation > 1;
 }
 
 /* So much a step that a file is over well before the next is due. */
 int keeper_turn(struct keeper *keeper, int64_t every, struct err *err)
 {
     int64_t bytes = TURN_BYTES;
+    if (keeper->encode.writer && encode_turn(&keeper->encode, every, err))
+        return -1;
     if (!keeper->ckpt || keeper->partner.to < 0)
         return 0;
     if (every > 0 && 2 * keeper_drain_bytes(keeper) / every > bytes)
@@ -224,6 +238,8 @@ int keeper_turn(struct keeper *keeper, int64_t every, struct err *err)
 int keeper_settle_copies(struct keeper *keeper, struct err *err)
 {
     int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms;
+    if (keeper_encode_settle(keeper, err))
+        return -1;
     if (keeper->partner.to < 0 || !keeper->saved_here)
         return 0;
     if (ckpt_wait(keeper->ckpt, deadline, err))
@@ -239,7 +255,7 @@ int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struc
     int world = keeper->mesh->world, rv = -1;
     void **claims = calloc((size_t)world, sizeof *claims);
     size_t *lengths = calloc((size_t)world, sizeof *lengths);
-    char *claim = ckpt_claim(keeper->ckpt, durable, err), *record = NULL;
+    char *claim = keeper_claim(keeper, durable, err), *record = NULL;
     if (!claims || !lengths)
         err_set(err, "no memory for the claims of %d ranks", world);
     if (!claims || !lengths || !claim)
@@ -273,6 +289,7 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
     if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) ||
         ckpt_wait(keeper->ckpt, deadline, err) || keeper_settle_copies(keeper, err) ||
         (keeper->partner.copy && ckpt_copy_wait(keeper->partner.copy, deadline, err)) ||
+        (keeper->encode.writer && ckpt_parity_wait(keeper->encode.writer, deadline, err)) ||
         keeper_finished(keeper, &step, err))
         return -1;
     if (step != keeper->saved)
@@ -286,6 +303,7 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
 void keeper_close(struct keeper *keeper, bool orderly)
 {
     partner_close(&keeper->partner);
+    encode_close(&keeper->encode);
     keeper_drain_close(keeper); /* first: it reads what the other may drop */
     if (keeper->ckpt)
         ckpt_close(keeper->ckpt,
@@ -299,6 +317,8 @@ void keeper_close(struct keeper *keeper, bool orderly)
     free(keeper->names);
     *keeper = (struct keeper){.shared = {.flight = -1, .copied = -1, .told = -1},
                               .partner = {.to = -1, .from = -1, .fd = -1},
+                              .written = -1,
+                              .damaged_file = -1,
                               .committed = -1,
                               .saved = -1};
 }

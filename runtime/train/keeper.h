@@ -10,6 +10,7 @@
 #include "ckpt.h"
 #include "comm/mesh.h"
 #include "plan/plan.h"
+#include "train/encode.h"
 #include "train/identity.h"
 #include "train/partner.h"
 #include "train/reshard.h"
@@ -36,7 +37,6 @@ struct keeper_shared {
     struct ckpt_drain *drain; /* where dir is */
     char *blob;               /* what lies in wish.shared, as rank 0 saw it; from keeper_find on */
     int64_t total_bytes;      /* of one checkpoint of all ranks; likewise */
-    bool alone;               /* the decision may use nothing else */
     int64_t flight;           /* step on its way there, -1: none */
     bool owed;                /* the next one is due when that is over */
     int64_t copied;           /* newest step of which all ranks have a copy, -1: none */
@@ -63,11 +63,15 @@ struct keeper {
     char *scanned;                 /* what this node holds */
     char *scanned_shared;          /* rank 0: what wish.shared holds */
     struct ckpt_decision decision; /* from keeper_find */
-    bool stepped_back;             /* a newer decision than that was found to be damaged */
+    bool stepped_back;             /* a file of one before was found to be damaged */
+    int rounds;                    /* decisions of one step that were */
+    int rebuilt;                   /* files of the decision that were lost */
     struct keeper_shared shared;
     struct partner partner; /* copies on another node; closed where the plan asks for none */
+    struct encode encode;   /* parity in groups; likewise */
     struct reshard reshard; /* who has what of the decision; open from keeper_find to keeper_move */
-    bool damaged;           /* a file was found to be, by keeper_restore or keeper_move */
+    bool damaged;           /* a file was found to be, by keeper_restore or keeper_move, */
+    int damaged_file;       /* of this number in the decision; -1: not known */
     int64_t layout[LAYOUT_WORDS];
     struct ckpt_tensor *tensors; /* this rank's slices, gtrain.layout last */
     int n_tensors;
@@ -75,6 +79,7 @@ struct keeper {
     char dir[4096];    /* <checkpoint.local>/<run_id>, or <checkpoint.shared>/... where there is
                         * no local; "": the plan keeps no checkpoints */
     int64_t committed; /* newest committed step, -1: none */
+    int64_t written;   /* newest step whose own file is durable, as keeper_finished has seen it */
     int64_t saved;     /* newest step that was handed to the writer, or restored, -1: none */
     bool saved_here;   /* it was the former */
 };
@@ -117,8 +122,13 @@ int keeper_move(struct keeper *keeper, struct err *err);
 /* All ranks are filled: the run goes on from there. */
 int keeper_adopt(struct keeper *keeper, struct err *err);
 
-/* The decision's files cannot be used, on some rank: may an older checkpoint be taken (then
- * keeper_find and so on again)? All ranks call, and get the same answer. */
+/* A file of the decision turned out to be damaged: no decision takes it from there any more. All
+ * ranks call, with the same. */
+int keeper_mark_damaged(struct keeper *keeper, int file, struct err *err);
+
+/* The decision's files cannot be used, on some rank, and that is marked: may it be decided anew
+ * (then keeper_find and so on again)? A copy of the damaged file is taken, or a replica's; or it is
+ * rebuilt; or an older checkpoint taken. All ranks call, and get the same answer. */
 bool keeper_step_back(struct keeper *keeper);
 
 /* The state after `step` steps, as the stream makes it: begin to copy it, in the background. It
@@ -135,14 +145,18 @@ int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *sta
  * durable; 0: not known. */
 void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s);
 
-/* Between two steps: copies travel to partners. every: steps between saves, about. All ranks call.
+/* All ranks call with the newest step whose files are durable on all: parity is made of it. */
+int keeper_written(struct keeper *keeper, int64_t step, struct err *err);
+
+/* Between two steps: copies travel to partners, chunks within groups. every: steps between saves,
+ * about. All ranks call.
  */
 int keeper_turn(struct keeper *keeper, int64_t every, struct err *err);
 
 /* Copies of what was restored may be lost with a node. */
 bool keeper_degraded(const struct keeper *keeper);
 
-/* Newest step durable on this rank, and its ward's copy, too; -1 none. */
+/* Newest step durable on this rank, and its ward's copy or its parities, too; -1 none. */
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err);
 
 /* All ranks call with the same `durable` (newest step durable on every rank, -1 none). Commits it
@@ -180,7 +194,15 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
  * is cancelled: nobody is left to commit it. */
 void keeper_close(struct keeper *keeper, bool orderly);
 
-/* ---- between keeper.c, keeper_save.c, keeper_wish.c, keeper_restore.c and keeper_drain.c ---- */
+/* ---- between keeper.c, keeper_save.c, keeper_wish.c, keeper_restore.c, keeper_redundancy.c and
+ * keeper_drain.c ---- */
+
+/* All ranks call; a failure not of the network is the same on all. */
+int keeper_encode_find(struct keeper *keeper, struct err *err);
+int keeper_encode_settle(struct keeper *keeper, struct err *err);
+char *keeper_claim(struct keeper *keeper, int64_t step, struct err *err);
+/* As rebuild_lost. */
+int keeper_rebuild(struct keeper *keeper, struct err *err);
 
 int keeper_settle_copies(struct keeper *keeper, struct err *err);
 struct ckpt_io keeper_io(struct keeper *keeper);

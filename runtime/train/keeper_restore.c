@@ -2,6 +2,7 @@
 #include "train/keeper.h"
 
 #include "drain.h"
+#include "parity.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -105,7 +106,7 @@ static int name_shared(struct keeper *keeper, struct err *err)
     for (int i = 0; i < keeper->decision.world; i++) {
         struct ckpt_place *p = &keeper->decision.places[i];
         char *path;
-        if (strcmp(p->node, CKPT_SHARED_NODE))
+        if (!p->node || strcmp(p->node, CKPT_SHARED_NODE))
             continue;
         if (asprintf(&path, "%s/%s", keeper->wish.shared, strrchr(p->path, '/') + 1) < 0)
             return err_set(err, "no memory for a path");
@@ -119,11 +120,12 @@ static int name_shared(struct keeper *keeper, struct err *err)
 static int decide_from(struct keeper *keeper, void **blobs, struct err *err)
 {
     char *shared = keeper->shared.blob;
-    int n = keeper->shared.alone ? 0 : spoken(blobs, keeper->mesh->world);
+    int n = spoken(blobs, keeper->mesh->world);
     void *first = blobs[n];
     if (shared && *shared)
         blobs[n++] = shared;
-    int rv = ckpt_decide((const char *const *)blobs, n, keeper->wish.step, &keeper->decision, err);
+    int rv = ckpt_decide_rebuilt((const char *const *)blobs, n, keeper->wish.step,
+                                 &keeper->decision, err);
     if (shared && *shared)
         blobs[n - 1] = first;
     return rv ? -1 : name_shared(keeper, err);
@@ -273,6 +275,30 @@ static int check_nothing_lost(const struct keeper *keeper, struct err *err)
                    keeper->stepped_back ? "those that are whole are damaged; " : "");
 }
 
+/* A decision that is ours, all of whose files are there: those that are not are rebuilt; where that
+ * meets a damaged one, it is decided anew, so often at most as there are files. */
+static int find_whole(struct keeper *keeper, struct err *err)
+{
+    struct ckpt_decision *d = &keeper->decision;
+    for (int again = 1; again > 0;) {
+        ckpt_decision_free(d);
+        keeper->rebuilt = 0;
+        if (decide(keeper, err) || check_wish(keeper, err))
+            return -1;
+        if (keeper->wish.epoch && d->written_epoch != keeper->wish.epoch)
+            ckpt_decision_free(d);
+        if (!d->found)
+            return 0;
+        if (check_decision(keeper, d, err))
+            return -1;
+        again = keeper_rebuild(keeper, err);
+        keeper->stepped_back |= again > 0;
+        if (again < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int keeper_find(struct keeper *keeper, struct err *err)
 {
     if (!keeper->dir[0])
@@ -280,30 +306,30 @@ int keeper_find(struct keeper *keeper, struct err *err)
     if (keeper->plan->checkpoint.redundancy == PLAN_REDUNDANCY_PARTNER && !keeper->partner.comm &&
         partner_find(&keeper->partner, keeper->comm, keeper->mesh, keeper->identity, err))
         return -1;
-    if (decide(keeper, err) || check_wish(keeper, err))
+    if (keeper_encode_find(keeper, err) || find_whole(keeper, err))
         return -1;
-    if (keeper->wish.epoch && keeper->decision.written_epoch != keeper->wish.epoch)
-        ckpt_decision_free(&keeper->decision);
     if (!keeper->decision.found)
         return keeper->wish.epoch ? 0 : check_nothing_lost(keeper, err);
-    if (check_decision(keeper, &keeper->decision, err))
-        return -1;
     return find_slices(keeper, err);
 }
 
-/* First the same step from the shared folder, then an older one from anywhere. */
 bool keeper_step_back(struct keeper *keeper)
 {
     struct ckpt_decision *d = &keeper->decision;
-    bool copy = !keeper->shared.alone && shared_has(keeper, d);
-    bool may = d->found && (copy || (!keeper->wish.exact && d->position.step > 0));
-    keeper->shared.alone = copy;
-    keeper->wish.step = copy ? d->position.step : d->position.step - 1;
+    bool may = d->found;
+    if (keeper->wish.exact)
+        keeper->wish.step = d->position.step;
+    /* Its files are well, or are as often as they are rebuilt, and it fails all the same. */
+    if (may && ++keeper->rounds > keeper->mesh->world + d->world) {
+        may = !keeper->wish.exact && d->position.step > 0;
+        keeper->wish.step = d->position.step - 1;
+        keeper->rounds = 0;
+    }
     keeper->stepped_back = true;
     reshard_close(&keeper->reshard);
     ckpt_decision_free(d);
-    *d = (struct ckpt_decision){0};
     keeper->damaged = false;
+    keeper->damaged_file = -1;
     return may;
 }
 
@@ -331,6 +357,7 @@ static int fill_whole(struct keeper *keeper, int number, struct err *err)
         rv = ckpt_restore(keeper->ckpt, file, NULL, err);
     ckpt_file_close(file);
     keeper->damaged = rv != 0;
+    keeper->damaged_file = number;
     return rv;
 }
 
@@ -364,11 +391,14 @@ int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *e
     const struct reshard_file *bad = reshard_damage(&keeper->reshard);
     int whole = keeper->reshard.whole[keeper->mesh->rank];
     keeper->damaged = bad != NULL;
+    keeper->damaged_file = bad ? bad->number : -1;
     if (bad)
         return err_set(err, "%s", bad->text);
     start->position = d->position;
     if (d->report && *d->report)
         add_note(start, "%s", d->report);
+    if (keeper->rebuilt)
+        add_note(start, "%d of %d files were rebuilt from their groups", keeper->rebuilt, d->world);
     note_layout(keeper, start);
     if (whole >= 0 ? fill_whole(keeper, whole, err) : plan_pieces(keeper, err))
         return -1;

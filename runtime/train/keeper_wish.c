@@ -113,6 +113,5 @@ int keeper_widen(struct keeper *keeper, struct err *err)
     free(keeper->scanned_shared);
     free(keeper->shared.blob);
     keeper->scanned = keeper->scanned_shared = keeper->shared.blob = NULL;
-    keeper->shared.alone = false;
     return read_asked(keeper, err) || keeper_scan(keeper, err) ? -1 : 0;
 }

@@ -130,7 +130,8 @@ static enum train_end finish(struct loop *l, struct err *err)
     int64_t number = l->finished;
     struct step_result result;
     struct metrics_step line;
-    if (step_collect(&l->trainer.step, number, &result, err))
+    if (step_collect(&l->trainer.step, number, &result, err) ||
+        keeper_written(&l->keeper, result.written, err))
         return TRAIN_FAILED;
     if (!isfinite(result.loss) || !isfinite(result.norm)) {
         err_set(err,
@@ -180,9 +181,10 @@ static int submit(struct loop *l, struct err *err)
     struct step_word word = {.copied = keeper_copied(&l->keeper),
                              .stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
     if (keeper_turn(&l->keeper, l->pace.every, err))
-        return err_prefix(err, "copying a checkpoint to a partner");
+        return err_prefix(err, "copying a checkpoint to other nodes");
     if (keeper_finished(&l->keeper, &word.finished, err))
         return err_prefix(err, "writing a checkpoint");
+    word.written = l->keeper.written;
     keeper_cost(&l->keeper, &word.stall_s, &word.write_s);
     word.every = pace_word(&l->pace);
     l->began_ns[number & 1] = clock_ns();
@@ -296,13 +298,17 @@ static int compare_signatures(struct loop *l, struct err *err)
 
 struct verdict {
     int end;
-    int damaged; /* it was a checkpoint's file */
+    int damaged; /* it was a checkpoint's file, */
+    int file;    /* this one; -1: not known */
     char text[sizeof((struct err *)0)->text];
 };
 
 /* The first rank that cannot go on, as all ranks hear it. */
 static enum train_end hear(struct loop *l, const struct verdict *all, int world, struct err *err)
 {
+    for (int i = 0; i < world; i++)
+        if (all[i].damaged && keeper_mark_damaged(&l->keeper, all[i].file, err))
+            return TRAIN_FAILED;
     for (int i = 0; i < world; i++) {
         if (all[i].end == TRAIN_DONE)
             continue;
@@ -325,7 +331,8 @@ static enum train_end hear(struct loop *l, const struct verdict *all, int world,
  * same text. mine: how it went here. */
 static enum train_end agree(struct loop *l, enum train_end mine, struct err *err)
 {
-    struct verdict me = {.end = mine, .damaged = l->keeper.damaged}, *all;
+    struct verdict me = {.end = mine, .damaged = l->keeper.damaged, .file = l->keeper.damaged_file},
+                   *all;
     int world = l->options->identity.world;
     enum train_end end = TRAIN_FAILED;
     if (mine != TRAIN_DONE)
@@ -363,7 +370,8 @@ static enum train_end cannot(const struct loop *l)
     return later && !comm_failed(l->options->comm) ? TRAIN_UNFIT : TRAIN_REFUSED;
 }
 
-/* The newest checkpoint that is whole; an older one where bytes turn out to be damaged. */
+/* The newest checkpoint that is whole. Where bytes turn out to be damaged, they are taken from
+ * somewhere else, or else an older checkpoint. */
 static enum train_end restore(struct loop *l, struct keeper_start *start, struct err *err)
 {
     for (;;) {
@@ -451,7 +459,7 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
                          struct err *err)
 {
     struct loop l = {.options = options, .plan = options->plan};
-    l.keeper.committed = l.keeper.saved = -1;
+    l.keeper.committed = l.keeper.saved = l.keeper.written = -1;
     l.keeper.shared.flight = -1;
     enum train_end end = open_loop(&l, err);
     if (end == TRAIN_DONE)

@@ -13,12 +13,6 @@ enum { PARTNER_PIECE_BYTES = 16 * 1024 * 1024 }; /* of one message: bounds both 
 
 /* ---- who is whose ---- */
 
-/* A node: its first rank, and where it is. */
-struct place {
-    const struct partner_seat *seat;
-    int first, leaf; /* leaf: the first node's number with the same */
-};
-
 static size_t leaf_length(const char *topology)
 {
     const char *dot = strrchr(topology, '.');
@@ -33,20 +27,19 @@ static bool same_leaf(const struct partner_seat *a, const struct partner_seat *b
 
 static int compare_places(const void *x, const void *y)
 {
-    const struct place *a = x, *b = y;
+    const struct partner_node *a = x, *b = y;
     if (a->leaf != b->leaf)
         return a->leaf < b->leaf ? -1 : 1;
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
-/* Nodes in a row, those of one leaf together; in *largest how many the fullest leaf has. */
-static int list_nodes(const struct partner_seat *seats, int world, struct place *nodes,
-                      int *largest)
+int partner_nodes(const struct partner_seat *seats, int world, struct partner_node *nodes,
+                  int *largest)
 {
     int n = 0;
     for (int r = 0; r < world; r++)
         if (!r || strcmp(seats[r].node, seats[r - 1].node))
-            nodes[n++] = (struct place){.seat = &seats[r], .first = r};
+            nodes[n++] = (struct partner_node){.seat = &seats[r], .first = r};
     *largest = 0;
     for (int i = 0; i < n; i++) {
         int leaf = 0, size = 0;
@@ -67,8 +60,8 @@ static int list_nodes(const struct partner_seat *seats, int world, struct place 
  * Example: leaves a a a b b c, the fullest has 3: a->b, a->b, a->c, b->a, b->a, c->a. */
 bool partner_choose(const struct partner_seat *seats, int world, int *partner)
 {
-    struct place *nodes = calloc((size_t)world, sizeof *nodes);
-    int largest = 0, n = nodes ? list_nodes(seats, world, nodes, &largest) : 0;
+    struct partner_node *nodes = calloc((size_t)world, sizeof *nodes);
+    int largest = 0, n = nodes ? partner_nodes(seats, world, nodes, &largest) : 0;
     for (int r = 0; r < world; r++)
         partner[r] = -1;
     int ranks = n ? world / n : 0, shift = largest < n ? largest : 1;
@@ -79,6 +72,14 @@ bool partner_choose(const struct partner_seat *seats, int world, int *partner)
     return n > 1;
 }
 
+void partner_sit(const struct train_identity *identity, struct partner_seat *out)
+{
+    memset(out, 0, sizeof *out); /* it travels whole */
+    snprintf(out->node, sizeof out->node, "%s", identity->node);
+    snprintf(out->topology, sizeof out->topology, "%s",
+             identity->topology ? identity->topology : "");
+}
+
 int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
                  const struct train_identity *identity, struct err *err)
 {
@@ -87,10 +88,7 @@ int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
     int *partner = calloc((size_t)world, sizeof *partner);
     *p = (struct partner){
         .comm = comm, .identity = identity, .to = -1, .from = -1, .sent = -1, .fd = -1, .step = -1};
-    memset(&mine, 0, sizeof mine); /* it travels whole */
-    snprintf(mine.node, sizeof mine.node, "%s", identity->node);
-    snprintf(mine.topology, sizeof mine.topology, "%s",
-             identity->topology ? identity->topology : "");
+    partner_sit(identity, &mine);
     if (!seats || !partner) {
         err_set(err, "no memory to choose partners");
     } else if (!comm_host_all_gather(comm, &mesh->all, &mine, sizeof mine, seats, err)) {

@@ -25,6 +25,21 @@ struct partner_seat {
     char topology[PARTNER_TOPOLOGY_BYTES]; /* "spine.leaf.node", or "" */
 };
 
+/* A node with ranks: its first, and the leaf switch it is under, by the number of the first node
+ * there. */
+struct partner_node {
+    const struct partner_seat *seat;
+    int first, leaf;
+};
+
+/* The nodes, those of one leaf in a row; in *largest how many the fullest leaf has. nodes: room for
+ * world. Ranks of a node must be in a row. Returns their number. Pure. */
+int partner_nodes(const struct partner_seat *seats, int world, struct partner_node *nodes,
+                  int *largest);
+
+/* This rank's. */
+void partner_sit(const struct train_identity *identity, struct partner_seat *out);
+
 /* The partner of each rank, on another node, under another leaf switch wherever no leaf has more
  * than half of the nodes. A permutation. Nodes must have the same number of ranks each, in a row.
  * Returns false, and partner is all -1, where there is one node only. Pure. */

@@ -51,7 +51,8 @@ struct reshard {
     struct ckpt_piece *pieces; /* this rank's; source is a file, in their order */
     int n_pieces;
     int64_t *piece_bytes;
-    bool damaged; /* a file turned out to be while it moved */
+    bool damaged;     /* a file turned out to be while it moved, */
+    int damaged_file; /* this one */
 };
 
 /* All ranks call: who is where, what the files hold. own: ckpt_table of this rank's slices. node:

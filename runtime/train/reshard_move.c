@@ -103,8 +103,10 @@ static int read_piece(struct move *m, const struct ckpt_piece *piece, int64_t by
         return err_set(err, "%s", why.text);
     if (file && !*why.text)
         err_set(&why, "a piece is smaller than it was asked for");
-    if (!m->failed)
+    if (!m->failed) {
         m->why = why;
+        m->r->damaged_file = piece->source;
+    }
     m->failed = m->r->damaged = true;
     return put == put_here || m->promised <= 0 ? 0 : put_there(m, NULL, (size_t)m->promised, err);
 }

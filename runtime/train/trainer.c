@@ -24,10 +24,6 @@ int train_check(const struct plan *plan, struct err *err)
         return plan_error(plan, "training.precision", err,
                           "training.precision is bfloat16, which the CPU backend does not compute "
                           "in: use float32 or float64");
-    if (plan->checkpoint.redundancy == PLAN_REDUNDANCY_XOR)
-        return plan_error(plan, "checkpoint.redundancy", err,
-                          "checkpoint.redundancy is xor, which this version does not compute: use "
-                          "partner");
     return 0;
 }
 

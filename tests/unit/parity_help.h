@@ -254,7 +254,6 @@ static inline int group_rebuild(const struct group *g, const struct ckpt_decisio
 {
     struct parity_group p;
     struct parity_rebuild *r;
-    char *path = NULL;
     unsigned char *sum = malloc(PARITY_CHUNK), *one = malloc(PARITY_CHUNK);
     int rv = parity_group_of(d, rank, &p, err);
     if (!rv && !(rv = parity_rebuild_open(&r, g->dirs[rank], "run-1", d, rank, g->hook, err))) {
@@ -265,13 +264,12 @@ static inline int group_rebuild(const struct group *g, const struct ckpt_decisio
                     rv = parity_rebuild_put(r, segment, chunk, sum, err);
             }
         if (!rv)
-            rv = parity_rebuild_finish(r, &path, err);
+            rv = parity_rebuild_check(r, err) || parity_rebuild_finish(r, err);
         parity_rebuild_close(r);
     }
-    free(path);
     free(sum);
     free(one);
-    return rv;
+    return rv ? -1 : 0;
 }
 
 #endif

@@ -304,6 +304,9 @@ static void test_parallel(void **state)
     plan_free(plan);
 }
 
+#define REDUNDANCIES                                                                               \
+    "use none, partner, xor:N (N from 2 to 64) or rs:P+K (K from 1 to 16, P + K up to 64)"
+
 static void test_checkpoint(void **state)
 {
     static const struct bad cases[] = {
@@ -318,11 +321,32 @@ static void test_checkpoint(void **state)
          "auto"},
         {MODEL "checkpoint:\n  every: -1\n",
          "p.yaml:5:3: checkpoint.every is -1: use a whole number from 0 to 1000000000, or auto"},
-        {MODEL "checkpoint:\n  redundancy: xor\n",
+        {MODEL "checkpoint:\n  redundancy: xor:3\n",
          "p.yaml:5:3: checkpoint.redundancy guards local checkpoints, but checkpoint.local is not "
          "given: use none, or give it"},
         {MODEL "checkpoint:\n  local: /x\n  redundancy: partner\n",
          "p.yaml:6:3: checkpoint.redundancy needs another rank, but the plan has one: use none"},
+        {MODEL "checkpoint:\n  redundancy: xor\n",
+         "p.yaml:5:3: checkpoint.redundancy is xor: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: xor:1\n",
+         "p.yaml:5:3: checkpoint.redundancy is xor:1: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: xor:65\n",
+         "p.yaml:5:3: checkpoint.redundancy is xor:65: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: xor:04\n",
+         "p.yaml:5:3: checkpoint.redundancy is xor:04: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: rs:4\n",
+         "p.yaml:5:3: checkpoint.redundancy is rs:4: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: rs:4+0\n",
+         "p.yaml:5:3: checkpoint.redundancy is rs:4+0: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: rs:4+17\n",
+         "p.yaml:5:3: checkpoint.redundancy is rs:4+17: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: rs:63+2\n",
+         "p.yaml:5:3: checkpoint.redundancy is rs:63+2: " REDUNDANCIES},
+        {MODEL "checkpoint:\n  redundancy: rs:4+2x\n",
+         "p.yaml:5:3: checkpoint.redundancy is rs:4+2x: " REDUNDANCIES},
+        {MODEL "parallel: {data: 4}\ncheckpoint:\n  local: /x\n  redundancy: rs:4+2\n",
+         "p.yaml:7:3: checkpoint.redundancy is rs:4+2, which needs ranks on 6 nodes, but the plan "
+         "has 4 ranks: use partner, or a group of 4 at most"},
         {MODEL "checkpoint:\n  block_bytes: 10000\n",
          "p.yaml:5:3: checkpoint.block_bytes is 10000, but disks are written in blocks of 4096: "
          "use "

@@ -265,7 +265,6 @@ static void refuses_what_it_cannot(void **state)
         {"parallel.context=2", "parallel.context"},
         {"parallel.shard=optimizer", "parallel.shard"},
         {"training.precision=bf16", "training.precision"},
-        {"checkpoint.redundancy=xor", "checkpoint.redundancy"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct rig_run run = {.folder = folder,

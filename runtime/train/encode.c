@@ -1,0 +1,260 @@
+/* encode.c - see encode.h. */
+#include "train/encode.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "crc.h"
+#include "train/partner.h"
+
+enum { ENCODE_TAG = (3 << 20) + 2 }; /* beside reshard's and partner's */
+
+/* ---- who is in a group with whom ---- */
+
+struct seat {
+    struct partner_seat where;
+    int64_t file_bytes;
+};
+
+static int refuse(const struct plan *plan, int nodes, struct err *err)
+{
+    char text[PLAN_REDUNDANCY_BYTES];
+    plan_redundancy_text(&plan->checkpoint, text);
+    if (!nodes)
+        return plan_error(plan, "checkpoint.redundancy", err,
+                          "checkpoint.redundancy is %s, which needs the same number of ranks on "
+                          "every node: use --ntasks-per-node, or partner",
+                          text);
+    return plan_error(plan, "checkpoint.redundancy", err,
+                      "checkpoint.redundancy is %s, which needs ranks on %d nodes, but they are on "
+                      "%d: use more nodes, smaller groups, or none",
+                      text, plan_redundancy_nodes(&plan->checkpoint), nodes);
+}
+
+static void take_group(struct encode *p, const struct seat *seats, const struct encode_seat *groups,
+                       int world)
+{
+    const struct encode_seat *own = &groups[p->identity->rank];
+    p->members = own->size;
+    p->member = own->member;
+    p->group = own->group;
+    for (int r = 0; r < world; r++)
+        if (groups[r].group == own->group) {
+            p->ranks[groups[r].member] = r;
+            p->bytes[groups[r].member] = seats[r].file_bytes;
+        }
+}
+
+static int choose(struct encode *p, const struct seat *seats, int world, const struct plan *plan,
+                  struct err *err)
+{
+    const struct plan_checkpoint *c = &plan->checkpoint;
+    struct partner_seat *where = calloc((size_t)world, sizeof *where);
+    struct encode_seat *groups = calloc((size_t)world, sizeof *groups);
+    int wanted = plan_redundancy_nodes(c), nodes = 0, rv = 0;
+    if (!where || !groups)
+        rv = err_set(err, "no memory to choose groups");
+    for (int r = 0; !rv && r < world; r++)
+        where[r] = seats[r].where;
+    if (!rv && !encode_groups(where, world, wanted, groups, &nodes) &&
+        (p->identity->generation <= 1 || nodes <= c->group_parities ||
+         !encode_groups(where, world, nodes, groups, &nodes)))
+        rv = refuse(plan, nodes, err);
+    if (!rv)
+        take_group(p, seats, groups, world);
+    free(where);
+    free(groups);
+    return rv;
+}
+
+static struct ckpt_parity_options options_of(const struct encode *p, const char *dir,
+                                             uint64_t plan_hash)
+{
+    const struct train_identity *id = p->identity;
+    return (struct ckpt_parity_options){.dir = dir,
+                                        .run_id = id->run_id,
+                                        .rank = id->rank,
+                                        .world = id->world,
+                                        .epoch = id->epoch,
+                                        .generation = id->generation,
+                                        .plan_hash = plan_hash,
+                                        .members = p->members,
+                                        .keeps = p->keeps,
+                                        .member = p->member,
+                                        .file_bytes = p->bytes};
+}
+
+int encode_find(struct encode *p, struct comm *comm, const struct mesh *mesh,
+                const struct train_identity *identity, const struct plan *plan, int64_t file_bytes,
+                struct err *err)
+{
+    int world = mesh->world;
+    struct seat mine, *seats = calloc((size_t)world, sizeof *seats);
+    *p = (struct encode){
+        .comm = comm, .identity = identity, .keeps = plan->checkpoint.group_parities, .done = -1};
+    memset(&mine, 0, sizeof mine); /* it travels whole */
+    partner_sit(identity, &mine.where);
+    mine.file_bytes = file_bytes;
+    int rv = seats ? comm_host_all_gather(comm, &mesh->all, &mine, sizeof mine, seats, err)
+                   : err_set(err, "no memory to choose groups");
+    if (!rv)
+        rv = choose(p, seats, world, plan, err);
+    free(seats);
+    if (rv)
+        return -1;
+    struct ckpt_parity_options o = options_of(p, "", 0);
+    p->file_bytes = ckpt_parity_bytes(&o, err);
+    return p->file_bytes ? 0 : -1;
+}
+
+/* ---- messages ---- */
+
+/* In front of the chunks. */
+struct head {
+    uint32_t epoch, generation;
+    int32_t rank; /* whose file */
+    uint32_t crc; /* of the chunks */
+    int64_t step, chunk, n;
+};
+
+int encode_open(struct encode *p, const char *dir, uint64_t plan_hash, struct err *err)
+{
+    if (!p->comm || p->writer)
+        return 0;
+    struct ckpt_parity_options o = options_of(p, dir, plan_hash);
+    size_t message = sizeof(struct head) + (size_t)p->keeps * PARITY_CHUNK;
+    p->out = malloc(message);
+    p->in = malloc(message);
+    if (!p->out || !p->in)
+        return err_set(err, "no memory for %d chunks of parity", 2 * p->keeps);
+    return ckpt_parity_open(&p->writer, &o, err);
+}
+
+int encode_begin(struct encode *p, struct ckpt *own, const struct ckpt_position *position,
+                 struct err *err)
+{
+    struct ckpt_place place;
+    if (!p->comm || p->source || position->step <= p->done)
+        return 0;
+    if (ckpt_own_file(own, position->step, &place, err))
+        return -1;
+    int rv = place.bytes == p->bytes[p->member]
+                 ? 0
+                 : err_set(err, "%s has not the length that its group was told", place.path);
+    if (!rv)
+        rv = parity_source_open(&p->source, &place, ckpt_parity_code(p->writer), p->member, false,
+                                err);
+    free(place.node);
+    free(place.path);
+    if (rv)
+        return -1;
+    p->position = *position;
+    p->chunk = 0;
+    p->turn = 1;
+    return ckpt_parity_begin(p->writer, position, err);
+}
+
+/* This member's chunks for a holder, behind the head in p->out; *n their bytes. */
+static int fill_message(struct encode *p, int holder, size_t *n, struct err *err)
+{
+    const struct parity_code *code = ckpt_parity_code(p->writer);
+    unsigned char *to = p->out + sizeof(struct head);
+    *n = 0;
+    for (int k = 0; k < p->keeps; k++) {
+        int segment = parity_wants(code, holder, k, p->member);
+        if (segment < 0)
+            continue;
+        if (parity_source_read(p->source, segment, p->chunk, to + *n, err))
+            return -1;
+        *n += (size_t)parity_chunk_bytes(code, p->chunk);
+    }
+    struct head head = {.epoch = p->identity->epoch,
+                        .generation = p->identity->generation,
+                        .rank = p->identity->rank,
+                        .crc = crc32c(0, to, *n),
+                        .step = p->position.step,
+                        .chunk = p->chunk,
+                        .n = (int64_t)*n};
+    memcpy(p->out, &head, sizeof head);
+    return 0;
+}
+
+static int check_message(const struct encode *p, int source, size_t n, struct err *err)
+{
+    const struct train_identity *id = p->identity;
+    struct head h;
+    memcpy(&h, p->in, sizeof h);
+    if (h.epoch != id->epoch || h.generation != id->generation || h.rank != p->ranks[source] ||
+        h.step != p->position.step || h.chunk != p->chunk || h.n != (int64_t)n)
+        return err_set(err,
+                       "a chunk of rank %d's checkpoint of epoch %u, generation %u, step %lld came "
+                       "for parity, but rank %d's of %u, %u, %lld is expected",
+                       h.rank, h.epoch, h.generation, (long long)h.step, p->ranks[source],
+                       id->epoch, id->generation, (long long)p->position.step);
+    if (h.crc != crc32c(0, p->in + sizeof h, n))
+        return err_set(err, "a chunk of rank %d's checkpoint came damaged", h.rank);
+    return 0;
+}
+
+/* One message each way. As many bytes go as come: in a turn, all members meet one that is as far
+ * away. */
+static int exchange(struct encode *p, struct err *err)
+{
+    int holder = (p->member - p->turn + p->members) % p->members;
+    int source = (p->member + p->turn) % p->members;
+    size_t n;
+    if (fill_message(p, holder, &n, err) ||
+        comm_host_exchange(p->comm, p->out, sizeof(struct head) + n, p->ranks[holder], p->in,
+                           sizeof(struct head) + n, p->ranks[source], ENCODE_TAG, err) ||
+        check_message(p, source, n, err) ||
+        ckpt_parity_add(p->writer, source, p->in + sizeof(struct head), n, err))
+        return -1;
+    return 0;
+}
+
+/* On to the next turn, chunk, or the end. */
+static int advance(struct encode *p, struct err *err)
+{
+    if (++p->turn < p->members)
+        return 0;
+    p->turn = 1;
+    if (ckpt_parity_next(p->writer, err))
+        return -1;
+    if (++p->chunk < ckpt_parity_code(p->writer)->chunks)
+        return 0;
+    parity_source_close(p->source);
+    p->source = NULL;
+    p->done = p->position.step;
+    return 0;
+}
+
+int encode_turn(struct encode *p, int64_t every, struct err *err)
+{
+    if (!p->source)
+        return 0;
+    /* Over well before the next is due; of what all members count alike. */
+    int64_t all = (p->members - 1) * ckpt_parity_code(p->writer)->chunks;
+    int64_t messages = every > 0 ? (2 * all + every - 1) / every : 1;
+    for (; p->source && messages > 0; messages--)
+        if (exchange(p, err) || advance(p, err))
+            return -1;
+    return 0;
+}
+
+int encode_settle(struct encode *p, struct err *err)
+{
+    while (p->source)
+        if (exchange(p, err) || advance(p, err))
+            return -1;
+    return 0;
+}
+
+void encode_close(struct encode *p)
+{
+    parity_source_close(p->source);
+    ckpt_parity_close(p->writer);
+    free(p->out);
+    free(p->in);
+    *p = (struct encode){.done = -1};
+}
