@@ -39,6 +39,8 @@ int job_check_plan(const struct self *self, const struct args *args, const struc
         argv[n++] = "--tasks-per-node";
         argv[n++] = tasks;
     }
+    if (self->site.cli_filter)
+        argv[n++] = "--spares-added";
     if (cmdline_runs_train(&self->cmdline, self->argc, self->argv))
         argv[n++] = "--for-train";
     argv[n] = NULL;

@@ -13,6 +13,7 @@ int site_parse(struct site *site, int argc, char **argv)
 {
     site->gtrain = gtrain_installed;
     site->agent = agent_installed;
+    site->cli_filter = false;
     for (int i = 0; i < argc; i++) {
         const char *equals = strchr(argv[i], '=');
 
@@ -20,9 +21,11 @@ int site_parse(struct site *site, int argc, char **argv)
             site->gtrain = equals + 1;
         else if (!strncmp(argv[i], "agent=", 6) && equals[1] == '/')
             site->agent = equals + 1;
+        else if (!strcmp(argv[i], "cli_filter"))
+            site->cli_filter = true;
         else {
-            slurm_error("gtrain: plugstack.conf: '%s' is not understood: write gtrain=/PATH or "
-                        "agent=/PATH",
+            slurm_error("gtrain: plugstack.conf: '%s' is not understood: write gtrain=/PATH, "
+                        "agent=/PATH or cli_filter",
                         argv[i]);
             return -1;
         }

@@ -213,11 +213,11 @@ static void build_coordinate(struct coordinate *b, const struct self *self, cons
 }
 
 /* Slurm drops nodes that would have no task, without a word that a plan's owner would see. */
-static int refuse_shrunk(const struct cmdline *c, unsigned nodes)
+static int refuse_shrunk(const struct self *self, unsigned nodes)
 {
-    int wanted = cmdline_count(c->nodes);
+    int wanted = cmdline_count(self->cmdline.nodes);
 
-    if (!wanted || (unsigned)wanted == nodes)
+    if (!wanted || (unsigned)wanted == nodes || (self->site.cli_filter && (unsigned)wanted < nodes))
         return 0;
     slurm_error("gtrain: -N%d was asked for, but the step has %u nodes: say -N%d "
                 "--ntasks-per-node=N instead of a number of tasks",
@@ -240,7 +240,7 @@ int srun_user_init(struct self *self, spank_t sp)
         slurm_error("gtrain: Slurm does not tell the step's number of nodes and tasks");
         return -1;
     }
-    if (refuse_shrunk(&self->cmdline, nodes) < 0 || refuse_uneven((int)nodes, (int)tasks) < 0 ||
+    if (refuse_shrunk(self, nodes) < 0 || refuse_uneven((int)nodes, (int)tasks) < 0 ||
         args_resolve(&args) < 0 || launches_begin(sp, (int)nodes, (int)(tasks / nodes)) < 0)
         return -1;
     build_coordinate(&command, self, &args, nodes, tasks);

@@ -1,4 +1,5 @@
-/* plan.c - `gtrain plan check | show | keys`: plan files for people, and for the Slurm plugin. */
+/* plan.c - `gtrain plan check | nodes | show | keys`: plan files for people, and for the Slurm
+ * plugin. */
 #include "cli/cli.h"
 #include "cli/plan_svg.h"
 #include "plan/keys.h"
@@ -21,11 +22,13 @@ struct arguments {
     int spares, nodes, tasks_per_node; /* -1, 0, 0: not said */
     int stage;                         /* of --actions; -1: not said */
     bool for_train;                    /* the program is gtrain train */
+    bool spares_added;                 /* a filter adds them to --nodes, or will */
 };
 
 static const char usage_text[] =
     "usage: gtrain plan check FILE[,section.key=value...] [--spares N] [--nodes N]\n"
-    "                         [--tasks-per-node N] [--for-train]\n"
+    "                         [--tasks-per-node N] [--spares-added] [--for-train]\n"
+    "       gtrain plan nodes FILE[,section.key=value...] [--spares N] [--tasks-per-node N]\n"
     "       gtrain plan show FILE[,section.key=value...] [--svg OUT] [--actions STAGE]\n"
     "       gtrain plan keys [--man]\n"
     "\n"
@@ -33,17 +36,33 @@ static const char usage_text[] =
     "       says what is wrong, where, and what would be right, and ends with 2; --for-train: "
     "what\n"
     "       this version of `gtrain train` cannot do is wrong too\n"
+    "nodes  prints how many nodes the ranks fill, and how many that is with spares\n"
     "show   prints the plan with every default filled in, sizes and memory, the map of ranks and\n"
     "       the pipeline schedule; --svg draws the last two; --actions lists one stage's program\n"
     "keys   lists what a plan file can say; --man as a part of gtrain-plan(5)\n";
 
-enum { OPT_SPARES = 1, OPT_NODES, OPT_TASKS, OPT_FOR_TRAIN, OPT_SVG, OPT_ACTIONS, OPT_HELP };
+enum {
+    OPT_SPARES = 1,
+    OPT_NODES,
+    OPT_TASKS,
+    OPT_ADDED,
+    OPT_FOR_TRAIN,
+    OPT_SVG,
+    OPT_ACTIONS,
+    OPT_HELP
+};
 
 static const struct option check_options[] = {
     {"spares", required_argument, NULL, OPT_SPARES},
     {"nodes", required_argument, NULL, OPT_NODES},
     {"tasks-per-node", required_argument, NULL, OPT_TASKS},
+    {"spares-added", no_argument, NULL, OPT_ADDED},
     {"for-train", no_argument, NULL, OPT_FOR_TRAIN},
+    {"help", no_argument, NULL, OPT_HELP},
+    {0}};
+static const struct option nodes_options[] = {
+    {"spares", required_argument, NULL, OPT_SPARES},
+    {"tasks-per-node", required_argument, NULL, OPT_TASKS},
     {"help", no_argument, NULL, OPT_HELP},
     {0}};
 static const struct option show_options[] = {{"svg", required_argument, NULL, OPT_SVG},
@@ -74,6 +93,9 @@ static int set_option(struct arguments *args, int which)
         return whole("nodes", optarg, 1, &args->nodes);
     case OPT_TASKS:
         return whole("tasks-per-node", optarg, 1, &args->tasks_per_node);
+    case OPT_ADDED:
+        args->spares_added = true;
+        return 0;
     case OPT_FOR_TRAIN:
         args->for_train = true;
         return 0;
@@ -140,11 +162,35 @@ static int check(int argc, char **argv)
     struct plan *plan = load(args.plan);
     if (!plan)
         return EXIT_USAGE;
+    if (args.spares_added && (int64_t)args.nodes * args.tasks_per_node == plan->world)
+        args.nodes = 0; /* as many as the ranks need: it will be more */
     rc = plan_check_counts(plan, args.nodes, args.tasks_per_node, args.spares, &err);
     if (rc == 0 && args.for_train)
         rc = train_check(plan, &err);
     if (rc < 0)
         cli_error("%s", err.text);
+    plan_free(plan);
+    return rc < 0 ? EXIT_USAGE : EXIT_OK;
+}
+
+static int nodes(int argc, char **argv)
+{
+    struct arguments args;
+    struct err err = {""};
+    int rc = parse(argc, argv, nodes_options, &args);
+    if (rc)
+        return rc < 0 ? EXIT_USAGE : EXIT_OK;
+    struct plan *plan = load(args.plan);
+    if (!plan)
+        return EXIT_USAGE;
+    int tasks = args.tasks_per_node ? args.tasks_per_node : 1;
+    int spares = plan->resilience.spares;
+    int all = plan_nodes(plan, tasks, args.spares > spares ? args.spares : spares, &err);
+    if (all < 0)
+        cli_error("%s", err.text);
+    else
+        printf("%d %d\n", plan->world / tasks, all);
+    rc = all < 0 ? -1 : 0;
     plan_free(plan);
     return rc < 0 ? EXIT_USAGE : EXIT_OK;
 }
@@ -262,6 +308,8 @@ int cli_plan(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "check"))
         return check(argc - 1, argv + 1);
+    if (!strcmp(what, "nodes"))
+        return nodes(argc - 1, argv + 1);
     if (!strcmp(what, "show"))
         return show(argc - 1, argv + 1);
     if (!strcmp(what, "keys") && argc == 2) {
@@ -276,6 +324,6 @@ int cli_plan(int argc, char **argv)
         fputs(usage_text, stdout);
         return EXIT_OK;
     }
-    cli_error("plan: use check, show or keys: `gtrain plan --help` says more");
+    cli_error("plan: use check, nodes, show or keys: `gtrain plan --help` says more");
     return EXIT_USAGE;
 }

@@ -74,11 +74,22 @@ static void test_check(void **state)
         {"$g plan check q.yaml,training.precision=bf16 --for-train", 2,
          "gtrain: q.yaml,training.precision=bf16: training.precision is bfloat16, which the CPU "
          "backend does not compute in: use float32 or float64\n"},
+        {"$g plan check q.yaml --nodes 4 --tasks-per-node 2 --spares 1 --spares-added", 0, ""},
+        {"$g plan check q.yaml --nodes 3 --tasks-per-node 2 --spares 1 --spares-added", 2,
+         "gtrain: q.yaml: 8 ranks, 2 on a node, and 1 spare node need 5 nodes, but -N is 3: use "
+         "-N5 --ntasks-per-node=2\n"},
+        {"$g plan nodes q.yaml --tasks-per-node 2 --spares 1", 0, "4 5\n"},
+        {"$g plan nodes q.yaml,resilience.spares=2 --spares 1", 0, "8 10\n"},
+        {"$g plan nodes -- q.yaml", 0, "8 8\n"},
+        {"$g plan nodes q.yaml --tasks-per-node 3", 2,
+         "gtrain: q.yaml: 8 ranks do not fill nodes of 3 tasks: use "
+         "--ntasks-per-node=1, 2, 4 or 8\n"},
         {"$g plan show q.yaml >/dev/full", 1, "gtrain: standard output: No space left on device\n"},
         {"$g plan keys >/dev/full", 1, "gtrain: standard output: No space left on device\n"},
         {"$g --help >/dev/full", 1, "gtrain: standard output: No space left on device\n"},
         {"$g --version | grep -c '^gtrain [0-9]'", 0, "1\n"},
-        {"$g plan", 2, "gtrain: plan: use check, show or keys: `gtrain plan --help` says more\n"},
+        {"$g plan", 2,
+         "gtrain: plan: use check, nodes, show or keys: `gtrain plan --help` says more\n"},
         {"$g plan show q.yaml --actions 2", 2,
          "gtrain: --actions is 2, but the pipeline has 2 stages: use 0 to 1\n"},
         {"$g plan show q.yaml --svg /nowhere/x.svg >/dev/null", 2,
