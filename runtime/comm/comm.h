@@ -117,12 +117,20 @@ void comm_hub_close(struct comm_hub *hub);
 struct comm *comm_open_local(struct comm_hub *hub, struct kernels *k, int rank, struct err *err);
 
 /* UCX, in two steps: open gives this rank's address (valid until connect returns), which the
- * launcher exchanges; connect takes everybody's, in rank order. `generation` tags every message:
- * one from an older generation is dropped. `listen_address`, where not NULL, is an IPv4 address
- * that chooses the network device. */
+ * launcher exchanges; connect takes everybody's, in rank order. NULL: not known, and looked for
+ * when a message to or from that rank is begun (comm_set_directory), unless that rank has made
+ * itself known meanwhile. `generation` tags every message: one from an older generation is dropped.
+ * `listen_address`, where not NULL, is an IPv4 address that chooses the network device. */
 struct comm *comm_open_ucx(struct kernels *k, int rank, int world, uint32_t generation,
                            const char *listen_address, const void **address, size_t *address_bytes,
                            struct err *err);
+/* Finds a rank's address: malloc'ed, or -1 with err. Called in the thread that uses the comm, which
+ * waits. */
+struct comm_directory {
+    int (*find)(void *arg, int rank, void **address, size_t *bytes, struct err *err);
+    void *arg;
+};
+void comm_set_directory(struct comm *c, const struct comm_directory *directory);
 int comm_connect_ucx(struct comm *c, void *const *addresses, const size_t *address_bytes,
                      struct err *err);
 

@@ -38,9 +38,10 @@ struct ucx_request {
 
 struct ucx_peer {
     struct ucx_comm *comm;
-    ucp_ep_h ep; /* made at the first message in either direction */
-    void *address;
+    ucp_ep_h ep;   /* made at the first message in either direction */
+    void *address; /* NULL: not known yet */
     size_t address_bytes;
+    void *hello; /* being received: the address in a hello */
     bool lost;   /* UCX has reported an error, `status` */
     bool closed; /* it said goodbye */
     ucs_status_t status;
@@ -50,7 +51,9 @@ struct ucx_comm {
     struct comm base;
     ucp_context_h context;
     ucp_worker_h worker;
-    ucp_address_t *address; /* mine, until connect */
+    ucp_address_t *address; /* mine */
+    size_t address_bytes;
+    struct comm_directory directory; /* find NULL: there is none */
     uint16_t generation;
     struct ucx_peer *peers; /* by rank; NULL before connect */
     int worker_fd;          /* readable when an armed worker has something to do */

@@ -163,8 +163,10 @@ static void release(struct ucx_comm *c)
     ucx_free_requests(c); /* a callback may have come until now */
     if (c->context)
         ucp_cleanup(c->context);
-    for (int r = 0; c->peers && r < c->base.world; r++)
+    for (int r = 0; c->peers && r < c->base.world; r++) {
         free(c->peers[r].address);
+        free(c->peers[r].hello);
+    }
     free(c->peers);
     if (c->wake_fd >= 0)
         close(c->wake_fd);
@@ -279,7 +281,14 @@ struct comm *comm_open_ucx(struct kernels *k, int rank, int world, uint32_t gene
         return NULL;
     }
     *address = c->address;
+    c->address_bytes = *address_bytes;
     return &c->base;
+}
+
+void comm_set_directory(struct comm *base, const struct comm_directory *directory)
+{
+    if (base->ops == &ucx_ops)
+        ((struct ucx_comm *)base)->directory = *directory;
 }
 
 int comm_connect_ucx(struct comm *base, void *const *addresses, const size_t *address_bytes,
@@ -294,13 +303,13 @@ int comm_connect_ucx(struct comm *base, void *const *addresses, const size_t *ad
     c->peers = peers;
     for (int r = 0; r < base->world; r++) {
         peers[r].comm = c;
+        if (!addresses[r])
+            continue;
         peers[r].address_bytes = address_bytes[r];
         peers[r].address = malloc(address_bytes[r] + 1);
         if (!peers[r].address)
             return err_set_errno(err, ENOMEM, "comm: address of rank %d", r);
         memcpy(peers[r].address, addresses[r], address_bytes[r]);
     }
-    ucp_worker_release_address(c->worker, c->address);
-    c->address = NULL;
     return ucx_thread_start(c, err);
 }

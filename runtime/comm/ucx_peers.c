@@ -3,18 +3,23 @@
  * UCX calls on_peer_error for an endpoint whose peer it has lost. Receives that wait for that peer
  * stay pending in UCX for ever, so every wait looks here. To find out early, and to tell a death
  * from an orderly end, ranks send control messages, with tags of their own:
- *   hello     to a peer when an endpoint to it is made, be it only to receive: it makes one, too
+ *   hello     to a peer when an endpoint to it is made, be it only to receive: it makes one, too.
+ *             It carries the sender's address, which the peer need not know
  *   goodbye   before an orderly close, behind all other messages: the end is then an error only for
  *             who still wants something of that rank
  *   gave up   when a comm has failed, with the reason, which all others fail with */
 #include "comm/ucx.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 
 /* How often messages of other generations are looked for: they only cost memory. */
 #define SWEEP_MS 1000
+
+/* Longest address taken from a hello. */
+#define HELLO_MAX_BYTES 65536
 
 uint64_t ucx_tag(const struct ucx_comm *c, int sender, uint32_t tag)
 {
@@ -60,11 +65,12 @@ int ucx_check_lost(struct ucx_comm *c, struct err *err)
 /* ---- endpoints and control messages ---- */
 
 /* What cannot go at once goes when it can, or never: nobody waits for it. */
-static void send_control(struct ucx_comm *c, int peer, uint32_t what, const char *text)
+static void send_control(struct ucx_comm *c, int peer, uint32_t what, const void *text,
+                         size_t bytes)
 {
     ucp_request_param_t param = {.op_attr_mask = 0};
     uint64_t tag = ucx_tag(c, c->base.rank, wire_tag(WIRE_CONTROL, what));
-    void *handle = ucp_tag_send_nbx(c->peers[peer].ep, text, strlen(text), tag, &param);
+    void *handle = ucp_tag_send_nbx(c->peers[peer].ep, text, bytes, tag, &param);
     if (handle && !UCS_PTR_IS_ERR(handle))
         ucp_request_free(handle);
 }
@@ -84,7 +90,21 @@ static int connect_peer(struct ucx_comm *c, int peer, struct err *err)
         return comm_fail(&c->base, err, "rank %d: cannot connect to rank %d: %s", c->base.rank,
                          peer, ucs_status_string(status));
     if (peer != c->base.rank)
-        send_control(c, peer, CONTROL_HELLO, "");
+        send_control(c, peer, CONTROL_HELLO, c->address, c->address_bytes);
+    return 0;
+}
+
+/* Only from here, which is the owner's thread: the directory is its to use. */
+static int find_address(struct ucx_comm *c, int peer, struct err *err)
+{
+    struct ucx_peer *p = &c->peers[peer];
+    void *address = NULL;
+    struct err why = {"nobody has told it"};
+    if (!c->directory.find ||
+        c->directory.find(c->directory.arg, peer, &address, &p->address_bytes, &why))
+        return comm_fail(&c->base, err, "rank %d: no address of rank %d: %s", c->base.rank, peer,
+                         why.text);
+    p->address = address;
     return 0;
 }
 
@@ -99,7 +119,13 @@ int ucx_endpoint(struct ucx_comm *c, int peer, bool send, struct err *err)
     if (p->closed && send)
         return comm_fail(&c->base, err, "rank %d: no message to rank %d: that rank has closed",
                          c->base.rank, peer);
-    return p->closed || p->ep ? 0 : connect_peer(c, peer, err);
+    if (p->closed || p->ep)
+        return 0;
+    if (ucx_read_control(c, err)) /* it may have said hello */
+        return -1;
+    if (!p->ep && !p->address && find_address(c, peer, err))
+        return -1;
+    return p->ep ? 0 : connect_peer(c, peer, err);
 }
 
 /* A peer gave up: fail with its reason. Its message is short, so it is in `why` when UCX returns.
@@ -114,26 +140,49 @@ static int fail_with(struct ucx_comm *c, ucp_tag_message_h message, struct err *
     return comm_fail(&c->base, err, "%s", why.text);
 }
 
-static int answer_hello(struct ucx_comm *c, ucp_tag_message_h message, int peer, struct err *err)
+/* A hello is short, so that it is there when UCX returns; of one that is not, UCX keeps the memory
+ * until close, and who needs the address asks for it. */
+static void take_hello(struct ucx_comm *c, ucp_tag_message_h message, int peer, size_t bytes)
 {
+    struct ucx_peer *p = &c->peers[peer];
     ucp_request_param_t param = {.op_attr_mask = 0};
-    void *handle = ucp_tag_msg_recv_nbx(c->worker, NULL, 0, message, &param);
-    if (handle && !UCS_PTR_IS_ERR(handle))
+    void *room = NULL;
+    if (!p->hello && bytes && bytes <= HELLO_MAX_BYTES)
+        room = p->hello = malloc(bytes);
+    void *handle = ucp_tag_msg_recv_nbx(c->worker, room, room ? bytes : 0, message, &param);
+    bool request = handle && !UCS_PTR_IS_ERR(handle);
+    bool whole = !handle || (request && ucp_request_check_status(handle) == UCS_OK);
+    if (request)
         ucp_request_free(handle);
-    if (peer >= c->base.world || c->peers[peer].ep || ucx_said_goodbye(c, peer))
+    if (!whole || !room || p->address)
+        return;
+    p->address = p->hello;
+    p->address_bytes = bytes;
+    p->hello = NULL;
+}
+
+static int answer_hello(struct ucx_comm *c, ucp_tag_message_h message, int peer, size_t bytes,
+                        struct err *err)
+{
+    bool ours = peer < c->base.world;
+    take_hello(c, message, ours ? peer : c->base.rank, ours ? bytes : 0);
+    if (!ours)
         return 0;
-    return connect_peer(c, peer, err);
+    struct ucx_peer *p = &c->peers[peer];
+    return p->ep || !p->address || ucx_said_goodbye(c, peer) ? 0 : connect_peer(c, peer, err);
 }
 
 /* Takes one control message of this kind, from whatever rank. */
-static ucp_tag_message_h take_control(struct ucx_comm *c, uint32_t what, int *peer)
+static ucp_tag_message_h take_control(struct ucx_comm *c, uint32_t what, int *peer, size_t *bytes)
 {
     uint64_t any_rank = (UINT64_C(1) << UCX_RANK_SHIFT) - 1;
     ucp_tag_recv_info_t info;
     ucp_tag_message_h message = ucp_tag_probe_nb(
         c->worker, ucx_tag(c, 0, wire_tag(WIRE_CONTROL, what)), any_rank, 1, &info);
-    if (message)
+    if (message) {
         *peer = (int)(info.sender_tag >> UCX_RANK_SHIFT);
+        *bytes = info.length;
+    }
     return message;
 }
 
@@ -141,11 +190,12 @@ static ucp_tag_message_h take_control(struct ucx_comm *c, uint32_t what, int *pe
 int ucx_read_control(struct ucx_comm *c, struct err *err)
 {
     int peer;
-    ucp_tag_message_h message = take_control(c, CONTROL_GAVE_UP, &peer);
+    size_t bytes;
+    ucp_tag_message_h message = take_control(c, CONTROL_GAVE_UP, &peer, &bytes);
     if (message)
         return fail_with(c, message, err);
-    while ((message = take_control(c, CONTROL_HELLO, &peer)))
-        if (answer_hello(c, message, peer, err))
+    while ((message = take_control(c, CONTROL_HELLO, &peer, &bytes)))
+        if (answer_hello(c, message, peer, bytes, err))
             return -1;
     return 0;
 }
@@ -157,7 +207,7 @@ static void tell_all(struct ucx_comm *c, uint32_t what, const char *text)
     for (int r = 0; r < c->base.world; r++) {
         struct ucx_peer *p = &c->peers[r];
         if (p->ep && !p->lost && !p->closed && r != c->base.rank)
-            send_control(c, r, what, text);
+            send_control(c, r, what, text, strlen(text));
     }
 }
 

@@ -169,6 +169,8 @@ static int take_from_worker(struct agent *a, const struct wire_message *m)
         a->done = 1;
         break;
     case MESSAGE_EXCHANGE:
+    case MESSAGE_PUBLISH:
+    case MESSAGE_ASK:
     case MESSAGE_PROGRESS:
         break;
     default:
@@ -412,6 +414,7 @@ static void take_from_hub(struct agent *a, const struct wire_message *m)
         take_assign(a, m);
         return;
     case MESSAGE_EXCHANGED:
+    case MESSAGE_ANSWER:
     case MESSAGE_STOP:
         if (a->down.fd >= 0 &&
             watch_send(a->epoll, &a->to_worker.watch, &a->down, message_again(m)))

@@ -114,6 +114,27 @@ int launch_exchange(struct launch *l, const void *mine, size_t bytes, void **all
     return exchange_alone(mine, bytes, all, lengths, err);
 }
 
+static int no_directory(struct err *err)
+{
+    return err_set(err, "this launch has no directory of addresses: use launch_exchange");
+}
+
+int launch_publish(struct launch *l, const void *address, size_t bytes, struct err *err)
+{
+    if (bytes > MESSAGE_BLOB_BYTES)
+        return err_set(err, "an address of %zu bytes, more than %d", bytes, MESSAGE_BLOB_BYTES);
+    return l->kind == LAUNCH_AGENT ? client_agent_publish(l, address, bytes, err)
+                                   : no_directory(err);
+}
+
+int launch_find(struct launch *l, const int *ranks, int n, void **addresses, size_t *lengths,
+                int64_t deadline_ms, struct err *err)
+{
+    return l->kind == LAUNCH_AGENT
+               ? client_agent_find(l, ranks, n, addresses, lengths, deadline_ms, err)
+               : no_directory(err);
+}
+
 void launch_progress(struct launch *l, int64_t step, uint32_t busy_us)
 {
     if (l->kind != LAUNCH_AGENT || l->wire.fd < 0)

@@ -46,6 +46,13 @@ int launch_open(struct launch **out, struct launch_identity *identity, struct er
 int launch_exchange(struct launch *l, const void *mine, size_t bytes, void **all, size_t *lengths,
                     int64_t deadline_ms, struct err *err);
 
+/* For a large world, by an agent only (identity.kind): give this rank's address, once, and ask for
+ * those of the ranks that are needed, as often as need be; the first answer comes when all ranks
+ * have given theirs. addresses[i] of ranks[i], malloc'ed, the caller frees each. */
+int launch_publish(struct launch *l, const void *address, size_t bytes, struct err *err);
+int launch_find(struct launch *l, const int *ranks, int n, void **addresses, size_t *lengths,
+                int64_t deadline_ms, struct err *err);
+
 /* This rank has completed so many steps; the same number again is a sign of life in something long.
  * busy_us: how much of the time since the report before it has spent itself, not waiting for
  * others; 0: not known. A rank that reported and then is silent for much longer than its steps take

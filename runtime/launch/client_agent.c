@@ -109,6 +109,36 @@ int client_agent_exchange(struct launch *l, const void *mine, size_t bytes, void
     return err_set(err, "an answer to exchange %u instead of %u", answered, turn);
 }
 
+int client_agent_publish(struct launch *l, const void *address, size_t bytes, struct err *err)
+{
+    if (l->wire.fd < 0)
+        return gone(l, err);
+    wire_queue(&l->wire, message_publish(client_agent_who(l), address, bytes));
+    return wire_flush(&l->wire) < 0 ? gone(l, err) : 0;
+}
+
+int client_agent_find(struct launch *l, const int *ranks, int n, void **addresses, size_t *lengths,
+                      int64_t deadline_ms, struct err *err)
+{
+    struct message_ask ask = {.who = client_agent_who(l), .turn = l->asked++, .n = (uint32_t)n};
+    struct wire_message m;
+    uint32_t rank, turn;
+    ask.wanted = calloc((size_t)n + 1, sizeof *ask.wanted);
+    if (!ask.wanted)
+        return err_set(err, "no memory to ask for %d addresses", n);
+    for (int i = 0; i < n; i++)
+        ask.wanted[i] = (uint32_t)ranks[i];
+    if (l->wire.fd >= 0)
+        wire_queue(&l->wire, message_ask(&ask));
+    free(ask.wanted);
+    if (await(l, MESSAGE_ANSWER, &m, deadline_ms, "addresses", err))
+        return -1;
+    if (message_get_answer_to(&m, &rank, &turn) || rank != ask.who.rank || turn != ask.turn ||
+        message_get_answer(&m, ask.n, addresses, lengths))
+        return err_set(err, "the agent of this task sent addresses that make no sense");
+    return 0;
+}
+
 int client_agent_poll(struct launch *l)
 {
     struct wire_message m;

@@ -12,6 +12,7 @@ struct launch {
     uint32_t generation;
     struct wire wire; /* to the agent; fd -1: none */
     uint32_t turn;    /* of the next exchange */
+    uint32_t asked;   /* questions so far */
     int stop;         /* the launcher asks for one */
     int pmix_open;    /* initialised, not finalised */
     char pmix_space[256];
@@ -20,6 +21,9 @@ struct launch {
 int client_agent_open(struct launch *l, int fd, struct launch_identity *id, struct err *err);
 int client_agent_exchange(struct launch *l, const void *mine, size_t bytes, void **all,
                           size_t *lengths, int64_t deadline_ms, struct err *err);
+int client_agent_publish(struct launch *l, const void *address, size_t bytes, struct err *err);
+int client_agent_find(struct launch *l, const int *ranks, int n, void **addresses, size_t *lengths,
+                      int64_t deadline_ms, struct err *err);
 /* Send what waits and take what came, without waiting. -1: the agent is gone. */
 int client_agent_poll(struct launch *l);
 /* As messages name this rank. */

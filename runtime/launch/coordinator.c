@@ -16,11 +16,12 @@
 #include "base/clock.h"
 #include "launch/coordinator_relaunch.h"
 #include "launch/coordinator_requeue.h"
+#include "launch/directory.h"
+#include "launch/exchange.h"
 #include "launch/message.h"
 #include "launch/peers.h"
 #include "launch/runstate.h"
 #include "launch/runlog.h"
-#include "launch/similar.h"
 #include "launch/takeover.h"
 
 enum {
@@ -28,17 +29,6 @@ enum {
     SRUN_GONE_MS = 2000, /* what the nodes said before srun's end has arrived by then */
     SRUN_LINE_BYTES = 1000,
     EVENTS = 64,
-};
-
-/* One exchange at a time: nobody can be a turn ahead of anybody who has not had its answer. */
-struct exchange {
-    int room; /* for so many ranks: the first generation's */
-    uint32_t turn;
-    int count;
-    size_t bytes;
-    void **blobs; /* by rank */
-    size_t *lengths;
-    struct wire_frame *answer; /* of turn - 1, for a node that lost its connection meanwhile */
 };
 
 struct coordinator {
@@ -49,6 +39,7 @@ struct coordinator {
     struct runstate record;
     struct relaunch relaunch;
     struct exchange exchange;
+    struct directory directory;
     uint32_t generation; /* that the nodes have been told of, 0: none yet */
     int replicas;        /* of the generation before */
     int recovering;      /* it began with a takeover whose phases are not told yet */
@@ -121,13 +112,9 @@ int coordinator_open(struct coordinator **out, const struct coordinator_options 
     if (run_open(&c->run, &options->run, clock_ms(), err))
         goto fail;
     runlog_open(&c->log, options->run_dir);
-    c->exchange.room = c->run.world;
-    c->exchange.blobs = calloc((size_t)c->run.world, sizeof *c->exchange.blobs);
-    c->exchange.lengths = calloc((size_t)c->run.world, sizeof *c->exchange.lengths);
-    if (!c->exchange.blobs || !c->exchange.lengths) {
-        err_set(err, "out of memory for %d ranks", c->run.world);
+    if (exchange_open(&c->exchange, c->run.world, err) ||
+        directory_open(&c->directory, c->run.world, err))
         goto fail;
-    }
     if (peers_open(&c->peers, options->run.nodes, options->port_first, options->port_last, &c->log,
                    err))
         goto fail;
@@ -160,11 +147,8 @@ void coordinator_close(struct coordinator *c)
 {
     if (!c)
         return;
-    for (int i = 0; c->exchange.blobs && i < c->exchange.room; i++)
-        free(c->exchange.blobs[i]);
-    free(c->exchange.blobs);
-    free(c->exchange.lengths);
-    wire_frame_drop(c->exchange.answer);
+    exchange_close(&c->exchange);
+    directory_close(&c->directory);
     peers_close(&c->peers);
     runlog_close(&c->log);
     runstate_free(&c->record);
@@ -261,6 +245,8 @@ static void assign_all(struct coordinator *c)
 {
     int spares = run_spares(&c->run);
     c->generation = c->run.config.generation;
+    exchange_begin(&c->exchange, c->run.world);
+    directory_begin(&c->directory, c->run.world);
     runlog_placement(&c->log, c->options.run_dir, &c->run);
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
@@ -286,20 +272,6 @@ static void place_all(struct coordinator *c)
     if (c->options.job_nodes)
         tell_srun(c, "placed");
     put_down(c, "running", "");
-}
-
-static void clear_exchange(struct coordinator *c)
-{
-    struct exchange *x = &c->exchange;
-    for (int i = 0; i < x->room; i++) {
-        free(x->blobs[i]);
-        x->blobs[i] = NULL;
-    }
-    wire_frame_drop(x->answer);
-    x->answer = NULL;
-    x->turn = 0;
-    x->count = 0;
-    x->bytes = 0;
 }
 
 /* A node that was given up may still be there, or come back: it is to end what it runs. */
@@ -328,7 +300,6 @@ static void take_over(struct coordinator *c)
     if (run->config.shape.data < c->replicas)
         runlog_event(&c->log, c->options.run_dir, "shrink", run->furthest, run->action);
     c->replicas = run->config.shape.data;
-    clear_exchange(c);
     assign_all(c);
     c->recovering = 1;
     put_down(c, "running", run->failure.text);
@@ -383,25 +354,6 @@ static void take_register(struct coordinator *c, struct peer *peer, const struct
 
 /* ---- about ranks ---- */
 
-static void finish_exchange(struct coordinator *c)
-{
-    struct exchange *x = &c->exchange;
-    wire_frame_drop(x->answer);
-    x->answer = message_exchanged(x->turn, (uint32_t)c->run.world, x->blobs, x->lengths);
-    for (int i = 0; i < c->run.world; i++) {
-        free(x->blobs[i]);
-        x->blobs[i] = NULL;
-    }
-    x->turn++;
-    x->count = 0;
-    x->bytes = 0;
-    run_met(&c->run, clock_ms());
-    if (x->answer)
-        send_to_all(c, wire_frame_keep(x->answer), 1);
-    else
-        run_stop(&c->run, 1, "the coordinator is out of memory", clock_ms());
-}
-
 /* 0, or -1 if this is no message of a rank on that node. */
 static int take_exchange(struct coordinator *c, struct peer *peer, const struct wire_message *m)
 {
@@ -413,32 +365,77 @@ static int take_exchange(struct coordinator *c, struct peer *peer, const struct 
     if (message_get_exchange(m, &who, &turn, &blob, &bytes) ||
         run_opened(&c->run, peer->node, who.rank, clock_ms()))
         return -1;
-    uint32_t rank = who.rank;
-    if (x->answer && turn + 1 == x->turn) { /* its answer was lost with the connection */
-        send_to(c, peer, wire_frame_keep(x->answer));
-        return 0;
-    }
-    if (turn != x->turn)
+    switch (exchange_take(x, who.rank, turn, blob, bytes)) {
+    case EXCHANGE_STRANGE:
         return -1;
-    if (x->blobs[rank])
-        return 0;
-    if (x->bytes + bytes + SIMILAR_MORE_BYTES * (size_t)c->run.world > WIRE_MAX_BYTES - 64) {
+    case EXCHANGE_KEPT:
+        break;
+    case EXCHANGE_AGAIN:
+        send_to(c, peer, wire_frame_keep(x->answer));
+        break;
+    case EXCHANGE_DONE:
+        run_met(&c->run, clock_ms());
+        send_to_all(c, wire_frame_keep(x->answer), 1);
+        break;
+    case EXCHANGE_TOO_LONG:
         run_stop(&c->run, 1, "the ranks' addresses are too long for one exchange", clock_ms());
-        return 0;
-    }
-    unsigned char *copy = malloc(bytes + 1);
-    if (!copy) {
+        break;
+    case EXCHANGE_NO_MEMORY:
         run_stop(&c->run, 1, "the coordinator is out of memory", clock_ms());
-        return 0;
+        break;
     }
-    if (bytes)
-        memcpy(copy, blob, bytes);
-    x->blobs[rank] = copy;
-    x->lengths[rank] = bytes;
-    x->bytes += bytes;
-    if (++x->count == c->run.world)
-        finish_exchange(c);
     return 0;
+}
+
+/* What the ranks of a node have asked for, if it is there. */
+static void answer_node(struct coordinator *c, struct peer *peer)
+{
+    int tasks = c->run.config.shape.tasks, failed;
+    for (int k = 0; peer->stage == PEER_NODE && k < tasks; k++) {
+        int first = c->run.nodes[peer->node].node_rank * tasks;
+        struct wire_frame *f =
+            first < 0 ? NULL : directory_answer(&c->directory, (uint32_t)(first + k), &failed);
+        if (f)
+            send_to(c, peer, f);
+        else if (first >= 0 && failed)
+            run_stop(&c->run, 1, "the coordinator is out of memory", clock_ms());
+    }
+}
+
+static int take_publish(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    struct message_rank who;
+    const unsigned char *address;
+    size_t bytes;
+    struct err err;
+    if (message_get_publish(m, &who, &address, &bytes) ||
+        run_opened(&c->run, peer->node, who.rank, clock_ms()))
+        return -1;
+    int all = directory_publish(&c->directory, who.rank, address, bytes, &err);
+    if (all < 0)
+        run_stop(&c->run, 1, err.text, clock_ms());
+    if (all <= 0)
+        return 0;
+    run_met(&c->run, clock_ms());
+    for (struct peer *p = c->peers.first, *next; p; p = next) {
+        next = p->next;
+        if (p->stage == PEER_NODE && c->run.nodes[p->node].state == RUN_NODE_UP)
+            answer_node(c, p);
+    }
+    return 0;
+}
+
+static int take_ask(struct coordinator *c, struct peer *peer, const struct wire_message *m)
+{
+    struct message_ask ask;
+    if (message_get_ask(m, &ask))
+        return -1;
+    int bad = run_opened(&c->run, peer->node, ask.who.rank, clock_ms()) ||
+              directory_ask(&c->directory, &ask);
+    free(ask.wanted);
+    if (!bad)
+        answer_node(c, peer);
+    return bad ? -1 : 0;
 }
 
 static int take_exited(struct coordinator *c, struct peer *peer, const struct wire_message *m)
@@ -479,6 +476,10 @@ static int take_from_rank(struct coordinator *c, struct peer *peer, const struct
         return 0;
     case MESSAGE_EXCHANGE:
         return take_exchange(c, peer, m);
+    case MESSAGE_PUBLISH:
+        return take_publish(c, peer, m);
+    case MESSAGE_ASK:
+        return take_ask(c, peer, m);
     case MESSAGE_EXITED:
         return take_exited(c, peer, m);
     case MESSAGE_SIGNALLED:

@@ -26,6 +26,8 @@ struct hub_task {
     int opened, done;
     uint32_t turn;               /* of the exchange it waits for */
     struct wire_frame *exchange; /* sent and not answered yet, or NULL */
+    struct wire_frame *address;  /* that it has published, or NULL */
+    struct wire_frame *ask;      /* not answered yet, or NULL */
     struct wire_frame *exited;   /* its worker's end, or NULL */
 };
 
@@ -132,6 +134,10 @@ static void tell_again(struct hub *h)
             send_up(h, message_rank(MESSAGE_OPENED, rank_of(h, t)));
         if (t->exchange)
             send_up(h, wire_frame_keep(t->exchange));
+        if (t->address)
+            send_up(h, wire_frame_keep(t->address));
+        if (t->ask)
+            send_up(h, wire_frame_keep(t->ask));
         if (t->done)
             send_up(h, message_rank(MESSAGE_DONE, rank_of(h, t)));
         if (t->exited)
@@ -177,8 +183,10 @@ static void forget(struct hub *h)
     for (int i = 0; i < h->n_all; i++) {
         struct hub_task *t = &h->all[i];
         wire_frame_drop(t->exchange);
+        wire_frame_drop(t->address);
+        wire_frame_drop(t->ask);
         wire_frame_drop(t->exited);
-        t->exchange = t->exited = NULL;
+        t->exchange = t->address = t->ask = t->exited = NULL;
         t->opened = t->done = 0;
     }
 }
@@ -222,6 +230,21 @@ static void take_exchanged(struct hub *h, const struct wire_message *m)
     wire_frame_drop(f);
 }
 
+/* Addresses: to the task that has asked. */
+static void take_answer(struct hub *h, const struct wire_message *m)
+{
+    uint32_t rank, turn, first = running(h) ? rank_of(h, &(struct hub_task){0}).rank : 0;
+    if (message_get_answer_to(m, &rank, &turn) || !running(h) || rank < first ||
+        rank - first >= h->env->local_tasks)
+        return;
+    struct hub_task *t = h->tasks[rank - first];
+    if (!t || !t->ask)
+        return;
+    wire_frame_drop(t->ask);
+    t->ask = NULL;
+    send_down(h, t, message_again(m));
+}
+
 static void take_from_coordinator(struct hub *h, const struct wire_message *m)
 {
     char text[MESSAGE_TEXT_BYTES];
@@ -236,6 +259,9 @@ static void take_from_coordinator(struct hub *h, const struct wire_message *m)
         return;
     case MESSAGE_EXCHANGED:
         take_exchanged(h, m);
+        return;
+    case MESSAGE_ANSWER:
+        take_answer(h, m);
         return;
     case MESSAGE_REFUSED:
         end_here(h, message_get_refused(m, text) ? "refused by the coordinator" : text);
@@ -397,6 +423,16 @@ static int task_says(struct hub *h, struct hub_task *t, const struct wire_messag
             return -1;
         t->turn = turn;
         t->exchange = message_again(m);
+        break;
+    case MESSAGE_PUBLISH:
+        if (t->address)
+            return -1;
+        t->address = message_again(m);
+        break;
+    case MESSAGE_ASK:
+        if (t->ask)
+            return -1;
+        t->ask = message_again(m);
         break;
     case MESSAGE_EXITED:
         t->exited = message_again(m);

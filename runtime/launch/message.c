@@ -364,6 +364,96 @@ int message_get_exchanged(const struct wire_message *m, uint32_t *turn, uint32_t
     return -1;
 }
 
+struct wire_frame *message_publish(struct message_rank who, const void *address, size_t bytes)
+{
+    struct wire_frame *f = message_rank(MESSAGE_PUBLISH, who);
+    wire_put_bytes(f, address, bytes);
+    return f;
+}
+
+int message_get_publish(const struct wire_message *m, struct message_rank *who,
+                        const unsigned char **address, size_t *bytes)
+{
+    struct wire_reader r = wire_reader(m);
+    get_rank(&r, who);
+    *address = wire_get_bytes(&r, MESSAGE_BLOB_BYTES, bytes);
+    return wire_done(&r);
+}
+
+struct wire_frame *message_ask(const struct message_ask *v)
+{
+    struct wire_frame *f = message_rank(MESSAGE_ASK, v->who);
+    wire_put_u32(f, v->turn);
+    wire_put_u32(f, v->n);
+    for (uint32_t i = 0; i < v->n; i++)
+        wire_put_u32(f, v->wanted[i]);
+    return f;
+}
+
+int message_get_ask(const struct wire_message *m, struct message_ask *v)
+{
+    struct wire_reader r = wire_reader(m);
+    get_rank(&r, &v->who);
+    v->turn = wire_get_u32(&r);
+    v->n = wire_get_u32(&r);
+    /* As many as have come: a number alone takes no memory. */
+    v->wanted = !r.bad && v->n == (size_t)(r.end - r.at) / sizeof *v->wanted
+                    ? calloc((size_t)v->n + 1, sizeof *v->wanted)
+                    : NULL;
+    if (!v->wanted)
+        return -1;
+    for (uint32_t i = 0; i < v->n; i++)
+        v->wanted[i] = wire_get_u32(&r);
+    if (!wire_done(&r))
+        return 0;
+    free(v->wanted);
+    v->wanted = NULL;
+    return -1;
+}
+
+struct wire_frame *message_answer(uint32_t rank, uint32_t turn, uint32_t n, const void *first,
+                                  size_t first_bytes)
+{
+    struct wire_frame *f = wire_frame_new(MESSAGE_ANSWER);
+    wire_put_u32(f, rank);
+    wire_put_u32(f, turn);
+    wire_put_u32(f, n);
+    wire_put_bytes(f, first, first_bytes);
+    return f;
+}
+
+int message_get_answer_to(const struct wire_message *m, uint32_t *rank, uint32_t *turn)
+{
+    struct wire_reader r = wire_reader(m);
+    *rank = wire_get_u32(&r);
+    *turn = wire_get_u32(&r);
+    return r.bad ? -1 : 0;
+}
+
+int message_get_answer(const struct wire_message *m, uint32_t n, void **addresses, size_t *bytes)
+{
+    struct wire_reader r = wire_reader(m);
+    size_t first_bytes, left = WIRE_MAX_BYTES;
+    wire_get_u32(&r);
+    wire_get_u32(&r);
+    if (wire_get_u32(&r) != n)
+        return -1;
+    const unsigned char *first = wire_get_bytes(&r, MESSAGE_BLOB_BYTES, &first_bytes);
+    memset(addresses, 0, n * sizeof *addresses);
+    for (uint32_t i = 0; i < n && !r.bad; i++) {
+        size_t most = left < MESSAGE_BLOB_BYTES ? left : MESSAGE_BLOB_BYTES;
+        addresses[i] = similar_get(&r, most, first, first_bytes, &bytes[i]);
+        left -= bytes[i];
+    }
+    if (!wire_done(&r))
+        return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        free(addresses[i]);
+        addresses[i] = NULL;
+    }
+    return -1;
+}
+
 struct wire_frame *message_exited(const struct message_exited *v)
 {
     struct wire_frame *f = message_rank(MESSAGE_EXITED, v->who);

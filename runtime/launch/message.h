@@ -10,8 +10,8 @@
  *              <- REGISTER
  *     ASSIGN    ->               ASSIGN ->               <- OPENED
  *                                                        IDENTITY ->
- *              <- OPENED, EXCHANGE, PROGRESS, DONE ------------------------
- *     EXCHANGED ---------------------------------------------------------->
+ *              <- OPENED, EXCHANGE, PUBLISH, ASK, PROGRESS, DONE ----------
+ *     EXCHANGED, ANSWER -------------------------------------------------->
  *              <- EXITED ------------------
  *     ASSIGN    ->               ASSIGN ->      (the next generation: the worker is killed
  *              <- PORT                           and started anew)
@@ -53,6 +53,9 @@ enum message_type {
     MESSAGE_LOOK,
     MESSAGE_SEEN,
     MESSAGE_SIGNALLED,
+    MESSAGE_PUBLISH,
+    MESSAGE_ASK,
+    MESSAGE_ANSWER,
 };
 
 enum {
@@ -160,7 +163,7 @@ struct message_seen {
 
 /* OPENED, DONE, SIGNALLED: about a rank, nothing else. */
 struct wire_frame *message_rank(enum message_type type, struct message_rank who);
-/* Whom any message about a rank is about (OPENED, EXCHANGE, PROGRESS, DONE, EXITED). */
+/* Whom any message about a rank is about (OPENED, EXCHANGE, PUBLISH, ASK, PROGRESS, ...). */
 int message_get_rank(const struct wire_message *m, struct message_rank *who);
 /* busy_us: spent by the rank itself since the report before; 0: not known. */
 struct wire_frame *message_progress(struct message_rank who, int64_t step, uint32_t busy_us);
@@ -178,6 +181,26 @@ struct wire_frame *message_exchanged(uint32_t turn, uint32_t world, void *const 
 /* blobs[i] malloc'ed with a NUL behind; none left allocated on failure. */
 int message_get_exchanged(const struct wire_message *m, uint32_t *turn, uint32_t world,
                           void **blobs, size_t *bytes);
+/* A rank's address, for whoever asks (directory.h). */
+struct wire_frame *message_publish(struct message_rank who, const void *address, size_t bytes);
+int message_get_publish(const struct wire_message *m, struct message_rank *who,
+                        const unsigned char **address, size_t *bytes);
+/* Whose addresses a rank wants. */
+struct message_ask {
+    struct message_rank who;
+    uint32_t turn, n;
+    uint32_t *wanted; /* n ranks; owned when decoded */
+};
+struct wire_frame *message_ask(const struct message_ask *v);
+int message_get_ask(const struct wire_message *m, struct message_ask *v);
+/* Begins the answer to rank's question `turn`; n coded addresses follow, each as it differs from
+ * `first`. */
+struct wire_frame *message_answer(uint32_t rank, uint32_t turn, uint32_t n, const void *first,
+                                  size_t first_bytes);
+/* Only whose it is. */
+int message_get_answer_to(const struct wire_message *m, uint32_t *rank, uint32_t *turn);
+/* addresses[i] malloc'ed with a NUL behind; none left allocated on failure. */
+int message_get_answer(const struct wire_message *m, uint32_t n, void **addresses, size_t *bytes);
 struct wire_frame *message_exited(const struct message_exited *v);
 int message_get_exited(const struct wire_message *m, struct message_exited *v);
 /* A node's free port, as in message_register. */

@@ -118,6 +118,15 @@ void wire_put_string(struct wire_frame *f, const char *text)
     wire_put_bytes(f, text, strlen(text));
 }
 
+const unsigned char *wire_frame_payload(const struct wire_frame *f, size_t *bytes)
+{
+    *bytes = 0;
+    if (!f || f->bad || f->bytes < WIRE_HEADER_BYTES)
+        return NULL;
+    *bytes = f->bytes - WIRE_HEADER_BYTES;
+    return f->data + WIRE_HEADER_BYTES;
+}
+
 struct wire_frame *wire_frame_keep(struct wire_frame *f)
 {
     if (f)

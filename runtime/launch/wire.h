@@ -31,6 +31,8 @@ void wire_put_u64(struct wire_frame *f, uint64_t value);
 void wire_put_raw(struct wire_frame *f, const void *data, size_t bytes); /* no length before it */
 void wire_put_bytes(struct wire_frame *f, const void *data, size_t bytes);
 void wire_put_string(struct wire_frame *f, const char *text);
+/* What stands behind the header, until more is put; NULL: the frame is NULL or has failed. */
+const unsigned char *wire_frame_payload(const struct wire_frame *f, size_t *bytes);
 struct wire_frame *wire_frame_keep(struct wire_frame *f); /* one more holder */
 void wire_frame_drop(struct wire_frame *f);               /* NULL is fine */
 

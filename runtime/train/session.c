@@ -5,6 +5,7 @@
 #include "comm/mesh.h"
 #include "launch/rundir.h"
 #include "train/run_folder.h"
+#include "train/session_connect.h"
 #include "train/threads.h"
 
 #include <errno.h>
@@ -13,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* All ranks must have started by then: slow nodes, cold file systems. */
-enum { EXCHANGE_MS = 300000 };
 
 struct session {
     const struct session_options *options;
@@ -207,25 +205,6 @@ static enum train_end run_local(struct session *s, struct err *err)
 
 /* ---- one rank of several processes ---- */
 
-/* Everybody's network address goes to everybody. */
-static int connect_ranks(struct session *s, struct comm *comm, const void *address, size_t bytes,
-                         struct err *err)
-{
-    int world = s->identity->world, rv = -1;
-    void **all = calloc((size_t)world, sizeof *all);
-    size_t *lengths = calloc((size_t)world, sizeof *lengths);
-    if (!all || !lengths)
-        err_set(err, "no memory for %d addresses", world);
-    else if (!launch_exchange(s->launch, address, bytes, all, lengths, clock_ms() + EXCHANGE_MS,
-                              err))
-        rv = comm_connect_ucx(comm, all, lengths, err);
-    for (int i = 0; all && i < world; i++)
-        free(all[i]);
-    free(all);
-    free(lengths);
-    return rv;
-}
-
 static struct comm *open_comm(struct session *s, struct kernels *k, struct comm_hub **hub,
                               struct err *err)
 {
@@ -238,7 +217,7 @@ static struct comm *open_comm(struct session *s, struct kernels *k, struct comm_
     }
     struct comm *comm = comm_open_ucx(k, id->rank, id->world, id->generation,
                                       *id->address ? id->address : NULL, &address, &bytes, err);
-    if (comm && connect_ranks(s, comm, address, bytes, err)) {
+    if (comm && session_connect(comm, s->launch, id, s->plan, address, bytes, err)) {
         comm_close(comm);
         return NULL;
     }

@@ -5,11 +5,14 @@
  * exchange, beats) and starts no workers. So the figures are the coordinator's and the kernel's,
  * with the clients' share on top; on a cluster that share is spread over the nodes.
  *
- * Phases: all connect at once until all have ranks; the exchange of a 300-byte address of every
- * rank, which every node gets; a node's connection closes until all others have their new
- * assignment, and the exchange again; ten nodes at once; the orderly end. For each: wall time, the
- * coordinator's CPU time, the bytes it sent. The limit that the exchange is held against is one
- * loopback connection that carries the same bytes, measured in the same run.
+ * Phases: all connect at once until all have ranks; all ranks publish a 300-byte address and get
+ * those that they ask for, as the mesh of 8 tensor x 16 pipeline x N data ranks needs them; for
+ * comparison the exchange of all addresses with all ranks, which every node gets; a node's
+ * connection closes until all others have their new assignment, and the addresses again; ten nodes
+ * at once; all nodes of a switch; the orderly end. For each: wall time, the coordinator's CPU time,
+ * the bytes it sent; for a loss also the time until the first node heard of what was decided. The
+ * limit that the exchange is held against is one loopback connection that carries the same bytes,
+ * measured in the same run.
  *
  * usage: bench_coordinator [NODES] */
 #include <arpa/inet.h>
@@ -33,7 +36,10 @@
 
 enum {
     TASKS = 8,
-    SPARES = 16,
+    SPARES = 32,
+    LEAF = 16, /* nodes under a switch */
+    TENSOR = 8,
+    PIPELINE = 16,
     BLOB_BYTES = 300,
     BEAT_MS = 1000,
     PATIENCE_MS = 60000,
@@ -64,7 +70,10 @@ struct bench {
     uint64_t received;
     int n_assigned, n_answered, n_ended; /* in the newest generation */
     uint32_t generation;
-    int exchanging; /* who is assigned anew says its addresses at once */
+    int telling;           /* who is assigned anew says its addresses at once */
+    int exchanges;         /* to everybody, not to who asks */
+    double first_assigned; /* when the first heard of the newest generation */
+    uint32_t *peers;       /* room for a rank's */
     int64_t next_beat;
     unsigned char scratch[SCRATCH];
 };
@@ -113,7 +122,10 @@ static void be_coordinator(const struct bench *b, int ready)
         .run = {.nodes = b->nodes,
                 .tasks = b->nodes * TASKS,
                 .spares = SPARES,
-                .shape = {.inner = 8, .pipeline = 16, .data = b->world / 128, .tasks = TASKS},
+                .shape = {.inner = TENSOR,
+                          .pipeline = PIPELINE,
+                          .data = b->world / (TENSOR * PIPELINE),
+                          .tasks = TASKS},
                 .heartbeat_ms = BEAT_MS,
                 .patience_ms = PATIENCE_MS,
                 .restarts = 3,
@@ -204,9 +216,27 @@ static void send_register(struct bench *b, struct node *n)
                                     .epoch = 0};
     snprintf(info.node, sizeof info.node, "node%05d", n->id);
     snprintf(info.topology, sizeof info.topology, "spine%d.leaf%d.node%05d", n->id / 256,
-             n->id / 16, n->id);
+             n->id / LEAF, n->id);
     snprintf(info.address, sizeof info.address, "10.%d.%d.1", n->id / 256, n->id % 256);
     say(b, n, message_register(&info));
+}
+
+/* Along the axes, and 2^k away: what mesh_peers (comm/mesh.h) names in a large world. */
+static uint32_t list_peers(const struct bench *b, uint32_t rank, uint32_t *peers)
+{
+    uint32_t n = 0, world = (uint32_t)b->world;
+    const uint32_t stride[] = {1, TENSOR, TENSOR * PIPELINE, world};
+    for (int axis = 0; axis < 3; axis++) {
+        uint32_t size = stride[axis + 1] / stride[axis], own = rank / stride[axis] % size;
+        for (uint32_t k = 0; k < size; k++)
+            if (k != own)
+                peers[n++] = rank + (k - own) * stride[axis];
+    }
+    for (uint32_t d = 1; d < world; d *= 2) {
+        peers[n++] = (rank + d) % world;
+        peers[n++] = (rank + world - d) % world;
+    }
+    return n;
 }
 
 static void send_blobs(struct bench *b, struct node *n)
@@ -216,7 +246,14 @@ static void send_blobs(struct bench *b, struct node *n)
         struct message_rank who = {(uint32_t)n->node_rank * TASKS + k, n->generation};
         put_blob(blob, who.rank, n->generation);
         wire_queue(&n->out, message_rank(MESSAGE_OPENED, who));
-        wire_queue(&n->out, message_exchange(who, 0, blob, sizeof blob));
+        if (b->exchanges) {
+            wire_queue(&n->out, message_exchange(who, 0, blob, sizeof blob));
+            continue;
+        }
+        struct message_ask ask = {.who = who, .wanted = b->peers};
+        ask.n = list_peers(b, who.rank, b->peers);
+        wire_queue(&n->out, message_publish(who, blob, sizeof blob));
+        wire_queue(&n->out, message_ask(&ask));
     }
     flush(b, n);
 }
@@ -232,10 +269,12 @@ static void take_assign(struct bench *b, struct node *n, const struct wire_messa
         b->generation = a->generation;
         b->n_assigned = b->n_answered = 0;
     }
+    if (a->generation == b->generation && !b->n_assigned)
+        b->first_assigned = now_s(CLOCK_MONOTONIC);
     b->n_assigned += a->generation == b->generation;
     message_assign_free(a);
     free(a);
-    if (b->exchanging)
+    if (b->telling)
         send_blobs(b, n);
 }
 
@@ -255,6 +294,25 @@ static void check_answer(const struct bench *b, const struct node *n, const stru
     }
     free(blobs);
     free(bytes);
+}
+
+static void check_found(const struct bench *b, const struct node *n, const struct wire_message *m)
+{
+    static void *found[65536];
+    static size_t bytes[65536];
+    unsigned char expected[BLOB_BYTES];
+    uint32_t rank, turn;
+    if (message_get_answer_to(m, &rank, &turn))
+        die("an answer makes no sense");
+    uint32_t n_peers = list_peers(b, rank, b->peers);
+    if (message_get_answer(m, n_peers, found, bytes))
+        die("an answer makes no sense");
+    for (uint32_t i = 0; i < n_peers; i++) {
+        put_blob(expected, b->peers[i], n->generation);
+        if (bytes[i] != BLOB_BYTES || memcmp(found[i], expected, BLOB_BYTES))
+            die("an answer is wrong");
+        free(found[i]);
+    }
 }
 
 static void take(struct bench *b, struct node *n, const struct wire_message *m)
@@ -278,6 +336,11 @@ static void take(struct bench *b, struct node *n, const struct wire_message *m)
             check_answer(b, n, m);
         b->n_answered++;
         return;
+    case MESSAGE_ANSWER:
+        if (m->payload)
+            check_found(b, n, m);
+        b->n_answered++;
+        return;
     case MESSAGE_END:
         n->ended = 1;
         b->n_ended++;
@@ -299,7 +362,7 @@ static void begin_payload(struct node *n)
     memcpy(&type, n->header + 4, sizeof type);
     n->payload_bytes = bytes;
     n->in_payload = 0;
-    if (type != MESSAGE_EXCHANGED || n->node_rank == 0) {
+    if ((type != MESSAGE_EXCHANGED && type != MESSAGE_ANSWER) || n->node_rank == 0) {
         n->payload = malloc(bytes + 1);
         if (!n->payload)
             die("memory");
@@ -412,28 +475,50 @@ static void connect_all(struct bench *b)
     }
 }
 
-static double exchange(struct bench *b, const char *what)
+/* All ranks' addresses, to everybody or to who asks. */
+static double addresses(struct bench *b, int exchanges, const char *what)
 {
     struct mark from = mark(b);
     b->n_answered = 0;
-    b->exchanging = 1;
+    b->telling = 1;
+    b->exchanges = exchanges;
     for (int i = 0; i < b->nodes; i++)
         if (b->node[i].alive)
             send_blobs(b, &b->node[i]);
-    run_until(b, &b->n_answered, b->world / TASKS);
-    b->exchanging = 0;
+    run_until(b, &b->n_answered, exchanges ? b->world / TASKS : b->world);
+    b->telling = 0;
     return report(b, what, &from);
 }
 
-/* Nodes with ranks end; until all others know what they are now. */
-static void lose(struct bench *b, int n, const char *what)
+/* Is it one of the nodes to be lost? Any with ranks but rank 0's, or, of one switch, all there are.
+ */
+static int is_victim(const struct node *n, int leaf)
+{
+    return n->alive && (leaf < 0 ? n->node_rank > 0 : n->id / LEAF == leaf);
+}
+
+/* A switch, all of whose nodes have ranks, but not rank 0. */
+static int whole_leaf(const struct bench *b)
+{
+    for (int leaf = b->nodes / LEAF - 1; leaf >= 0; leaf--) {
+        int good = 1;
+        for (int k = 0; k < LEAF; k++)
+            good &= b->node[leaf * LEAF + k].alive && b->node[leaf * LEAF + k].node_rank > 0;
+        if (good)
+            return leaf;
+    }
+    return -1;
+}
+
+/* Nodes end; until all others know what they are now. */
+static void lose(struct bench *b, int n, int leaf, const char *what)
 {
     int left = 0;
     struct mark from = mark(b);
     b->generation++;
     b->n_assigned = 0;
     for (int i = 1; i < b->nodes && n; i++)
-        if (b->node[i].alive && b->node[i].node_rank > 0) {
+        if (is_victim(&b->node[i], leaf)) {
             drop(b, &b->node[i]);
             n--;
         }
@@ -441,6 +526,7 @@ static void lose(struct bench *b, int n, const char *what)
         left += b->node[i].alive;
     run_until(b, &b->n_assigned, left);
     report(b, what, &from);
+    printf("%-44s %9.3f s\n", "  of which: until the first has it", b->first_assigned - from.wall);
 }
 
 static void finish(struct bench *b)
@@ -518,8 +604,9 @@ int main(int argc, char **argv)
     b->world = used * TASKS;
     b->generation = 1;
     b->node = calloc((size_t)b->nodes, sizeof *b->node);
+    b->peers = calloc((size_t)b->world + 64, sizeof *b->peers);
     b->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (!b->node || b->epoll < 0)
+    if (!b->node || !b->peers || b->epoll < 0)
         die("memory");
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
@@ -532,13 +619,19 @@ int main(int argc, char **argv)
     connect_all(b);
     run_until(b, &b->n_assigned, b->nodes);
     report(b, "start: connect, prove, register, all assigned", &from);
+    addresses(b, 0, "addresses, to who asks");
     uint64_t before = b->received;
-    double first = exchange(b, "exchange of all ranks' addresses");
+    double first = addresses(b, 1, "for comparison: all addresses to all");
     uint64_t bytes = b->received - before;
-    lose(b, 1, "a node lost: until all have their assignment");
-    exchange(b, "  and the exchange");
-    lose(b, 10, "ten at once: until all have their assignment");
-    exchange(b, "  and the exchange");
+    lose(b, 1, -1, "a node lost: until all have their assignment");
+    addresses(b, 0, "  and the addresses");
+    lose(b, 10, -1, "ten at once: until all have their assignment");
+    addresses(b, 0, "  and the addresses");
+    int leaf = whole_leaf(b);
+    if (leaf >= 0) {
+        lose(b, LEAF, leaf, "a switch of 16: until all have theirs");
+        addresses(b, 0, "  and the addresses");
+    }
     finish(b);
     double limit = limit_s(bytes);
     printf(

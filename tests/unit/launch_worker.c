@@ -51,6 +51,28 @@ static FILE *own_file(const char *dir, int rank)
     return out;
 }
 
+/* The directory: "address of 3" is rank 3's; two are asked for in each turn, one of them twice. */
+static void look_up(struct launch *l, const struct launch_identity *id, int turn)
+{
+    static int published;
+    char mine[64];
+    int other = (id->rank + turn) % id->world, wanted[3] = {other, id->rank, other};
+    void *found[3];
+    size_t lengths[3];
+    struct err err;
+    snprintf(mine, sizeof mine, "address of %d", id->rank);
+    if (!published++ && launch_publish(l, mine, strlen(mine), &err))
+        fail("publish", err.text);
+    if (launch_find(l, wanted, 3, found, lengths, clock_ms() + 30000, &err))
+        fail("find", err.text);
+    for (int i = 0; i < 3; i++) {
+        snprintf(mine, sizeof mine, "address of %d", wanted[i]);
+        if (lengths[i] != strlen(mine) || strcmp(found[i], mine))
+            fail("find", "another rank's address is wrong");
+        free(found[i]);
+    }
+}
+
 /* Blob of rank r in a turn: r + turn (modulo 32) times the byte 'a' + r. */
 static void swap(struct launch *l, const struct launch_identity *id, int turn)
 {
@@ -71,6 +93,8 @@ static void swap(struct launch *l, const struct launch_identity *id, int turn)
     }
     free(all);
     free(lengths);
+    if (id->kind == LAUNCH_AGENT)
+        look_up(l, id, turn);
 }
 
 static void do_exchange(const char *dir, int turns)

@@ -40,6 +40,37 @@ WORLDS(abort, 2, 4)
 WORLDS(peer_closes, 2, 4)
 WORLDS(bad_arguments, 1, 3)
 
+/* Addresses when they are needed, or from a peer's hello, whichever is first. */
+static void test_addresses_are_found(void **state)
+{
+    (void)state;
+    static const comm_case cases[] = {case_all_reduce, case_host,  case_soak,
+                                      case_deadline,   case_abort, case_peer_closes};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int world = 2; world <= 5; world += 3)
+            assert_int_equal(run_threads(&ucx_find_backend, world, cases[i]), 0);
+}
+
+/* Nobody tells: an error that names the rank, and no wait. */
+static void test_address_is_unknown(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    const void *address;
+    size_t bytes[2];
+    unsigned char copy[4096];
+    void *known[2] = {copy, NULL};
+    struct kernels *k = kernels_open_cpu(1, &err);
+    struct comm *c = comm_open_ucx(k, 0, 2, 1, "127.0.0.1", &address, &bytes[0], &err);
+    assert_non_null(c);
+    memcpy(copy, address, bytes[0]);
+    assert_int_equal(comm_connect_ucx(c, known, bytes, &err), 0);
+    assert_int_equal(comm_host_send(c, "x", 1, 1, 3, &err), -1);
+    assert_string_equal(err.text, "rank 0: no address of rank 1: nobody has told it");
+    comm_close(c);
+    kernels_close(k);
+}
+
 /* Two ranks by hand, which think themselves in these generations. */
 struct two {
     struct kernels *k;
@@ -145,6 +176,8 @@ int main(void)
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_older_generation_is_dropped),
         cmocka_unit_test(test_send_progresses_without_its_sender),
+        cmocka_unit_test(test_addresses_are_found),
+        cmocka_unit_test(test_address_is_unknown),
         cmocka_unit_test(test_listen_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,8 +39,8 @@ static void exchange_close(void *x)
 }
 
 /* A rank that cannot open still comes to the barrier, with an empty address. */
-static struct comm *exchange_join(void *shared, struct kernels *k, int rank, int world,
-                                  struct err *err)
+static struct comm *join(void *shared, struct kernels *k, int rank, int world,
+                         const struct comm_directory *directory, struct err *err)
 {
     struct exchange *x = shared;
     const void *mine = NULL;
@@ -52,13 +52,15 @@ static struct comm *exchange_join(void *shared, struct kernels *k, int rank, int
     pthread_barrier_wait(&x->barrier);
     void *addresses[MAX_RANKS];
     for (int r = 0; r < world; r++) {
-        addresses[r] = x->address[r];
+        addresses[r] = directory && r != rank ? NULL : x->address[r];
         if (c && !x->bytes[r]) {
             err_set(err, "rank %d did not open", r);
             comm_close(c);
             return NULL;
         }
     }
+    if (c && directory)
+        comm_set_directory(c, directory);
     if (c && comm_connect_ucx(c, addresses, x->bytes, err)) {
         comm_close(c);
         return NULL;
@@ -66,6 +68,30 @@ static struct comm *exchange_join(void *shared, struct kernels *k, int rank, int
     return c;
 }
 
+static struct comm *exchange_join(void *shared, struct kernels *k, int rank, int world,
+                                  struct err *err)
+{
+    return join(shared, k, rank, world, NULL, err);
+}
+
+static int find(void *shared, int rank, void **address, size_t *bytes, struct err *err)
+{
+    const struct exchange *x = shared;
+    *bytes = x->bytes[rank];
+    *address = malloc(*bytes);
+    if (!*address)
+        return err_set(err, "no memory");
+    memcpy(*address, x->address[rank], *bytes);
+    return 0;
+}
+
+static struct comm *find_join(void *shared, struct kernels *k, int rank, int world, struct err *err)
+{
+    struct comm_directory directory = {find, shared};
+    return join(shared, k, rank, world, &directory, err);
+}
+
+const struct backend ucx_find_backend = {exchange_open, exchange_close, find_join, 0};
 const struct backend ucx_backend = {exchange_open, exchange_close, exchange_join, 0};
 
 static _Noreturn void child(void *shared, int rank, int world, comm_case run, unsigned patience_s)

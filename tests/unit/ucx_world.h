@@ -6,6 +6,8 @@
 
 /* Loopback: no test may depend on the machine's network. */
 extern const struct backend ucx_backend;
+/* Ranks that know no address but their own, and look for the others'. */
+extern const struct backend ucx_find_backend;
 
 /* Runs the case in `world` forked processes, which must not have used UCX or threads before. Each
  * has at most `patience_s` seconds. killed: a rank that is expected to die by SIGKILL, or -1. 0, or
