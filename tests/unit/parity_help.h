@@ -19,13 +19,15 @@ struct group {
     struct ckpt_parity *parities[GROUP_MOST];
 };
 
-/* Ranks hold unequal states, some larger than a chunk of parity if `large`. */
-static inline void group_make(struct group *g, int members, int keeps, bool large)
+/* Ranks hold unequal states, some larger than a chunk of parity if `large`. where: as in
+ * help_scratch. */
+static inline void group_make(struct group *g, int members, int keeps, bool large,
+                              const char *where)
 {
     memset(g, 0, sizeof *g);
     g->members = members;
     g->keeps = keeps;
-    help_scratch(g->root, NULL);
+    help_scratch(g->root, where);
     for (int i = 0; i < members; i++) {
         int64_t n[] = {700 + 997 * i, large ? 400000 + 300000 * (i % 3) : 2000};
         state_add(&g->states[i], CKPT_F32, 1, &n[0]);
@@ -40,6 +42,15 @@ static inline void group_fill(struct group *g, int64_t step)
 {
     for (int i = 0; i < g->members; i++)
         state_fill(&g->states[i], step * 100 + i);
+}
+
+/* The first member whose state is not that of the step, -1: all are. */
+static inline int group_differs(const struct group *g, int64_t step)
+{
+    for (int i = 0; i < g->members; i++)
+        if (state_differs(&g->states[i], step * 100 + i) >= 0)
+            return i;
+    return -1;
 }
 
 static inline int group_open_member(struct group *g, int i, const int64_t *bytes, struct err *err)

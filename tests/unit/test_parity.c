@@ -193,7 +193,7 @@ static void lose_and_rebuild(int members, int keeps, bool large)
 {
     struct group g;
     struct err err;
-    group_make(&g, members, keeps, large);
+    group_make(&g, members, keeps, large, NULL);
     ok(group_open(&g, 1, &err));
     group_fill(&g, 5);
     ok(group_checkpoint(&g, 5, &err));
@@ -262,7 +262,7 @@ static void too_many_lost(void **state)
     struct group g;
     struct err err;
     struct ckpt_decision d;
-    group_make(&g, 4, 1, false);
+    group_make(&g, 4, 1, false, NULL);
     ok(group_open(&g, 1, &err));
     for (int step = 5; step <= 6; step++) {
         group_fill(&g, step);
@@ -298,7 +298,7 @@ static void plain_decisions_need_files(void **state)
     struct err err;
     struct ckpt_decision d;
     char *blobs[GROUP_MOST];
-    group_make(&g, 3, 1, false);
+    group_make(&g, 3, 1, false, NULL);
     ok(group_open(&g, 1, &err));
     group_fill(&g, 5);
     ok(group_checkpoint(&g, 5, &err));
@@ -331,7 +331,7 @@ static void damaged_files_are_rebuilt(void **state)
         struct ckpt_file *f = NULL;
         char path[400], *blobs[GROUP_MOST];
         long bytes, now;
-        group_make(&g, 4, 1, false);
+        group_make(&g, 4, 1, false, NULL);
         ok(group_open(&g, 1, &err));
         group_fill(&g, 5);
         ok(group_checkpoint(&g, 5, &err));
@@ -377,7 +377,7 @@ static void damaged_sources_are_seen(void **state)
         struct err err;
         struct ckpt_decision d;
         char path[400], lost[400];
-        group_make(&g, 3, 1, false);
+        group_make(&g, 3, 1, false, NULL);
         ok(group_open(&g, 1, &err));
         group_fill(&g, 5);
         ok(group_checkpoint(&g, 5, &err));
@@ -402,7 +402,7 @@ static void other_parities_are_refused(void **state)
     struct err err;
     struct ckpt_decision d;
     char from[400], to[400];
-    group_make(&g, 3, 1, false);
+    group_make(&g, 3, 1, false, NULL);
     ok(group_open(&g, 1, &err));
     for (int step = 5; step <= 6; step++) {
         group_fill(&g, step);
@@ -425,7 +425,7 @@ static void parities_go_with_their_files(void **state)
     (void)state;
     struct group g;
     struct err err;
-    group_make(&g, 3, 1, false);
+    group_make(&g, 3, 1, false, NULL);
     ok(group_open(&g, 1, &err));
     for (int step = 1; step <= 5; step++) {
         group_fill(&g, step);
@@ -456,7 +456,7 @@ static void stray_segments_are_refused(void **state)
     (void)state;
     struct group g;
     struct err err;
-    group_make(&g, 3, 1, false);
+    group_make(&g, 3, 1, false, NULL);
     ok(group_open(&g, 1, &err));
     struct ckpt_parity *p = g.parities[0];
     size_t n = (size_t)parity_chunk_bytes(ckpt_parity_code(p), 0);

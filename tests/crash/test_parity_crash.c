@@ -1,0 +1,336 @@
+/* test_parity_crash.c - groups that keep parity, whose processes die, whose disks fail and whose
+ * nodes are lost, again and again: the newest committed state is always had again, bit for bit, as
+ * long as no more is gone than the group keeps, and never a wrong one.
+ *
+ * A case is a chain of lives of one group in one process. Each life is a child: it decides,
+ * rebuilds what is lost, restores, checks what it got, trains a few steps with a checkpoint and its
+ * parities each. A fault waits for it at the n-th boundary of the system calls, of all members
+ * together. Between lives nodes vanish with all they have, up to as many as the group keeps, once a
+ * life has committed something since the loss before. See test_ckpt_crash.c for what is promised.
+ *
+ *   test_parity_crash [--long | --cases N | --case K]      GTRAIN_TEST_LONG=yes is --long
+ */
+#include "crash_shim.h"
+#include "../unit/parity_help.h"
+
+#include <inttypes.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum {
+    CASES = 60,
+    CASES_LONG = 4000,
+    LIVES = 4,
+    STEPS = 2,        /* a life */
+    ROUNDS = 20,      /* decisions of a restore, more than there are files to be damaged */
+    CHILD_MS = 60000, /* a child that lives longer hangs */
+    EXIT_LIED = 3,    /* the child found a wrong state */
+    EXIT_REFUSED = 4, /* the child could not even start */
+};
+
+/* ---- restore, as train/ does it ---- */
+
+/* Marks what cannot be read, of one place; true: it is marked. */
+static bool mark_if_bad(struct group *g, char *blobs[GROUP_MOST], const struct ckpt_place *p)
+{
+    struct ckpt_file *f = NULL;
+    struct err unused;
+    if (!p->node)
+        return false;
+    bool bad = ckpt_file_open(&f, p->path, &unused) || ckpt_file_digest(f) != p->digest ||
+               ckpt_file_verify(f, &unused);
+    ckpt_file_close(f);
+    for (int i = 0; bad && i < g->members; i++)
+        if (!strcmp(p->node, g->names[i]))
+            blobs[i] = ckpt_scan_mark(blobs[i], strrchr(p->path, '/') + 1, p->bytes, true);
+    return bad;
+}
+
+static bool mark_bad(struct group *g, char *blobs[GROUP_MOST], const struct ckpt_decision *d)
+{
+    bool any = false;
+    for (int i = 0; i < d->world; i++) {
+        any |= mark_if_bad(g, blobs, &d->places[i]);
+        any |= mark_if_bad(g, blobs, &d->parities[i]);
+    }
+    return any;
+}
+
+static int restore_all(struct group *g, const struct ckpt_decision *d, struct err *err)
+{
+    int rv = 0;
+    for (int i = 0; i < g->members && !rv; i++) {
+        char path[600];
+        struct ckpt_file *f = NULL;
+        if (d->places[i].node)
+            snprintf(path, sizeof path, "%s", d->places[i].path);
+        else
+            snprintf(path, sizeof path, "%s/run-1.e%u.g%u.s%d.r%d.safetensors", g->dirs[i],
+                     d->written_epoch, d->written_generation, (int)d->position.step, i);
+        rv = ckpt_file_open(&f, path, err);
+        if (!rv && ckpt_file_digest(f) != d->places[i].digest)
+            rv = err_set(err, "the digest is another one");
+        if (!rv)
+            rv = ckpt_restore(g->ckpts[i], f, NULL, err);
+        ckpt_file_close(f);
+    }
+    for (int i = 0; i < g->members && !rv; i++)
+        rv = ckpt_adopt(g->ckpts[i], d->record, err);
+    return rv;
+}
+
+/* 1: something was damaged, and is marked. */
+static int try_to_resume(struct group *g, char *blobs[GROUP_MOST], int64_t *step, struct err *err)
+{
+    struct ckpt_decision d;
+    int rv = ckpt_decide_rebuilt((const char *const *)blobs, g->members, -1, &d, err);
+    *step = 0;
+    for (int i = 0; i < d.world && !rv; i++)
+        if (!d.places[i].node)
+            rv = group_rebuild(g, &d, i, err);
+    if (!rv && !g->ckpts[0])
+        rv = group_open(g, d.epoch + 1, err);
+    if (!rv && d.found)
+        rv = restore_all(g, &d, err);
+    if (!rv && d.found)
+        *step = d.position.step;
+    if (rv && d.found && mark_bad(g, blobs, &d))
+        rv = 1;
+    ckpt_decision_free(&d);
+    return rv;
+}
+
+static int resume(struct group *g, int64_t *step, struct err *err)
+{
+    char *blobs[GROUP_MOST];
+    int rv = 1;
+    group_scan(g, blobs);
+    for (int i = 0; i < ROUNDS && rv > 0; i++)
+        rv = try_to_resume(g, blobs, step, err);
+    for (int i = 0; i < g->members; i++)
+        free(blobs[i]);
+    return rv ? -1 : 0;
+}
+
+/* ---- lives ---- */
+
+static void tell(const struct shim *shim, const char *text)
+{
+    if (shim->talk)
+        fprintf(stderr, "# fault %d at %d of %d: %s\n", shim->fault, shim->at,
+                atomic_load(&shim->shared->boundary), text);
+}
+
+static int commit_all(struct group *g, int64_t step, const char *record, struct err *err)
+{
+    int rv = 0;
+    for (int i = 0; i < g->members && !rv; i++)
+        rv =
+            ckpt_commit(g->ckpts[i], step, record, err) || ckpt_wait(g->ckpts[i], help_soon(), err);
+    return rv;
+}
+
+/* Never returns. */
+static void live(struct group *g, struct shim *shim)
+{
+    struct ckpt_hook hook = {.allow = shim_allow, .arg = shim};
+    struct err err;
+    int64_t first;
+    g->hook = &hook;
+    if (resume(g, &first, &err)) {
+        tell(shim, err.text);
+        _exit(EXIT_REFUSED);
+    }
+    if (first && group_differs(g, first) >= 0)
+        _exit(EXIT_LIED);
+    for (int64_t step = first + 1; step <= first + STEPS; step++) {
+        group_fill(g, step);
+        char *record = group_record(g, step, &err);
+        if (!record) {
+            tell(shim, err.text);
+            break; /* a run ends there */
+        }
+        atomic_store(&shim->shared->tried, step);
+        if (commit_all(g, step, record, &err)) {
+            tell(shim, err.text);
+            break;
+        }
+        atomic_store(&shim->shared->committed, step);
+        free(record);
+    }
+    group_close(g);
+    tell(shim, "well");
+    _exit(0);
+}
+
+static int run_life(struct group *g, struct shim *shim, int number)
+{
+    atomic_store(&shim->shared->boundary, 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child)
+        live(g, shim);
+    int status = 0;
+    int64_t deadline = clock_ms() + CHILD_MS;
+    while (!waitpid(child, &status, WNOHANG)) {
+        if (clock_ms() > deadline) {
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+            fail_msg("case %d: the run hangs", number);
+        }
+        usleep(200);
+    }
+    return status;
+}
+
+static void check_status(int status, const struct shim *shim, int number)
+{
+    bool may_die = shim->fault == FAULT_KILL || shim->fault == FAULT_TORN;
+    if (WIFSIGNALED(status) ? may_die && WTERMSIG(status) == SIGKILL
+                            : WEXITSTATUS(status) == 0 ||
+                                  (WEXITSTATUS(status) == EXIT_REFUSED &&
+                                   (shim->fault == FAULT_NOSPC || shim->fault == FAULT_EIO)))
+        return;
+    fail_msg("case %d: a run with fault %d at boundary %d ended with status %x", number,
+             shim->fault, shim->at, status);
+}
+
+/* The step that would be restored now; it is between what was promised and what was tried. */
+static int64_t check_decision(struct group *g, int64_t promised, int64_t tried, int number)
+{
+    struct err err;
+    struct ckpt_decision d;
+    ok(group_decide(g, &d, &err));
+    int64_t step = d.found ? d.position.step : 0;
+    if (step < promised || (step > tried && step > promised))
+        fail_msg("case %d: step %" PRId64 " is decided, %" PRId64 " was committed, %" PRId64
+                 " tried; %s",
+                 number, step, promised, tried, d.report);
+    ckpt_decision_free(&d);
+    return step;
+}
+
+/* So many nodes vanish, with all they have. */
+static void lose(struct group *g, int nodes, uint64_t seed)
+{
+    for (int i = 0; i < nodes; i++)
+        help_remove(g->dirs[(seed % (uint64_t)g->members + (uint64_t)i) % (uint64_t)g->members]);
+}
+
+static void flip_bit(const char *path, uint64_t seed)
+{
+    FILE *f = fopen(path, "r+");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    long at = (long)(seed % (uint64_t)ftell(f));
+    fseek(f, at, SEEK_SET);
+    int byte = fgetc(f);
+    fseek(f, at, SEEK_SET);
+    fputc(byte ^ 1 << (seed >> 40) % 8, f);
+    fclose(f);
+}
+
+/* Exactly this step, with the state it had. */
+static void check_restore(struct group *g, int64_t wanted, int number)
+{
+    struct err err;
+    int64_t step;
+    ok(resume(g, &step, &err));
+    if (step != wanted || (step && group_differs(g, step) >= 0))
+        fail_msg("case %d: step %" PRId64 " is restored%s, %" PRId64 " was there", number, step,
+                 step == wanted ? ", and wrong" : "", wanted);
+}
+
+/* A whole checkpoint; then a damaged file or parity and as many lost nodes as may be besides; then
+ * more than may be. */
+static void check_end(struct group *g, int64_t step, uint64_t seed, int number)
+{
+    struct err err;
+    struct ckpt_decision d;
+    int victim = (int)(seed % (uint64_t)g->members);
+    g->hook = NULL;
+    check_restore(g, step, number);
+    group_fill(g, step + 1);
+    ok(group_checkpoint(g, step + 1, &err));
+    group_close(g);
+    for (int i = 0; i < g->members; i++) {
+        assert_int_equal(help_count(g->dirs[i], ".part"), 0);
+        assert_int_equal(help_count(g->dirs[i], ".reserve"), 0);
+    }
+    ok(group_decide(g, &d, &err));
+    flip_bit(seed >> 20 & 1 ? d.places[victim].path : d.parities[victim].path, mix(seed));
+    ckpt_decision_free(&d);
+    lose(g, g->keeps - 1, (uint64_t)victim + 1);
+    check_restore(g, step + 1, number);
+    group_close(g);
+    lose(g, g->keeps + 1, seed);
+    ok(group_decide(g, &d, &err));
+    assert_false(d.found);
+    assert_non_null(strstr(d.report, "is missing"));
+    ckpt_decision_free(&d);
+}
+
+static int first_case = 0, last_case = CASES - 1;
+
+static void run_case(struct shared *shared, int number)
+{
+    struct group g;
+    uint64_t seed = mix((uint64_t)number ^ 0x5eed);
+    bool two = number % 2;
+    bool recovered = true; /* something was committed since nodes were lost */
+    group_make(&g, two ? 5 : 3, two ? 2 : 1, false, number % 25 ? "/dev/shm" : NULL);
+    atomic_store(&shared->committed, 0);
+    atomic_store(&shared->tried, 0);
+    for (int life = 0; life < LIVES; life++) {
+        uint64_t dice = mix(seed + (uint64_t)life + 1);
+        struct shim shim = {.fault = (enum fault)((number + life) % FAULTS),
+                            .at = (int)(dice % (two ? 380 : 230)),
+                            .length = 1 + (int)(dice >> 32) % 12,
+                            .shared = shared,
+                            .talk = first_case == last_case};
+        int64_t before = atomic_load(&shared->committed);
+        int status = run_life(&g, &shim, number);
+        check_status(status, &shim, number);
+        int64_t promised = atomic_load(&shared->committed), tried = atomic_load(&shared->tried);
+        if ((shim.fault == FAULT_SHORT || shim.fault == FAULT_AGAIN) && promised != before + STEPS)
+            fail_msg("case %d: %" PRId64 " steps were committed in spite of retries", number,
+                     promised - before);
+        recovered |= promised > before;
+        int64_t step = check_decision(&g, promised, tried, number);
+        if (recovered && promised > 0) {
+            lose(&g, two ? 1 + (int)(dice >> 50 & 1) : 1, dice >> 12);
+            step = check_decision(&g, promised, tried, number);
+            recovered = false;
+        }
+        atomic_store(&shared->committed, step);
+        atomic_store(&shared->tried, step);
+    }
+    check_end(&g, atomic_load(&shared->committed), seed, number);
+    group_drop(&g);
+}
+
+static void test_crashes(void **unused)
+{
+    (void)unused;
+    struct shared *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    for (int i = first_case; i <= last_case; i++)
+        run_case(shared, i);
+    munmap(shared, sizeof *shared);
+}
+
+int main(int argc, char **argv)
+{
+    const char *asked = getenv("GTRAIN_TEST_LONG");
+    if ((argc == 2 && !strcmp(argv[1], "--long")) || (argc == 1 && asked && !strcmp(asked, "yes")))
+        last_case = CASES_LONG - 1;
+    else if (argc == 3 && !strcmp(argv[1], "--cases"))
+        last_case = atoi(argv[2]) - 1;
+    else if (argc == 3 && !strcmp(argv[1], "--case"))
+        first_case = last_case = atoi(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_crashes),
+    };
+    return cmocka_run_group_tests_name("parity crash", tests, NULL, NULL);
+}
