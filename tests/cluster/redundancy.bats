@@ -1,0 +1,110 @@
+# Parity in groups of nodes: what went with a node is rebuilt from the others, and a file that turns out
+# to be damaged is taken from wherever it is well.
+
+load cluster.bash
+load training.bash
+
+steps=60
+
+setup_file() {
+    cluster_begin
+    write_train_plan "tensor: 2, pipeline: 2" "local: /local/gtrain-test, redundancy: xor:4, every: 1"
+    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" \
+        --plan "$here/train.yaml,checkpoint.local=$here/alone,checkpoint.redundancy=none" \
+        >"$here/undisturbed.out" 2>&1 3>&-
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+}
+
+teardown() {
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+# No replicas: they would stand in for each other.
+write_train_plan() { # DEGREES CHECKPOINT
+    cat >"$here/train.yaml" <<END
+model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: $steps, decay_steps: 60, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
+parallel: {$1}
+checkpoint: {$2, keep: 2, block_bytes: 65536}
+resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
+END
+}
+
+start_training() { # NODES SPARES [PLAN-CHANGES]
+    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml${3-}" --gtrain-spares="$2" \
+        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+}
+
+assert_same() {
+    local status=0
+    wait $bounded || status=$?
+    [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
+    expect "losses of $steps steps, each computed once or more" "$(losses "$dir")" \
+        "$(losses "$here/undisturbed")"
+}
+
+@test "a lost node's file is rebuilt on the spare" {
+    start_training 5 1
+    wait_for 20 at_step 6
+    "$cluster" kill "$(node_of 2)" >/dev/null
+    assert_same
+    expect_match "$(cat "$dir/events.jsonl")" "1 of 4 files were rebuilt from their groups"
+}
+
+@test "two lost nodes of a group that keeps two" {
+    start_training 6 2 ,checkpoint.redundancy=rs:2+2
+    wait_for 20 at_step 6
+    "$cluster" kill "$(node_of 0)" >/dev/null &
+    "$cluster" kill "$(node_of 3)" >/dev/null
+    wait $!
+    assert_same
+    expect_match "$(cat "$dir/events.jsonl")" "2 of 4 files were rebuilt from their groups"
+}
+
+@test "groups that the nodes do not give are refused before anything is allocated" {
+    run bounded srun -N2 --ntasks-per-node=2 --gtrain-plan="$here/train.yaml" --gtrain-dir="$dir" "$gtrain" train
+    expect "exit code" "$status" 1
+    expect_match "$output" "train.yaml:5:[0-9]+: checkpoint.redundancy is xor:4, which needs ranks on 4 nodes, but 4 ranks are to be on 2"
+}
+
+# One bit of rank 1's newest file, on its own node.
+flip_on() { # NODE
+    srun -N1 -n1 -w "$1" sh -c 'f=$(ls /local/gtrain-test/*/*.s8.r1.safetensors)
+        at=$(($(stat -c %s "$f") / 2))
+        byte=$(od -An -tu1 -j$at -N1 "$f")
+        printf "$(printf "\\%o" $((byte ^ 4)))" | dd of="$f" bs=1 seek=$at conv=notrunc status=none'
+}
+
+# Run to step 8, damage a file, and go on to the end.
+damage_and_go_on() { # NODES PLAN-CHANGES
+    local first
+    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml$2,training.steps=8" \
+        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&-
+    first=$(node_of 1)
+    flip_on "$first"
+    srun_nodes=$(awk '$1 ~ /^[0-9]/ { print $2 }' "$dir/placement.txt" | paste -sd,)
+    bounded srun -N"$1" -w "$srun_nodes" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml$2" \
+        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&-
+    expect "losses of all steps" "$(losses "$dir")" "$(losses "$here/undisturbed")"
+    expect_match "$(cat "$dir/events.jsonl")" "s8.r1.safetensors.*damaged"
+    expect_match "$(cat "$dir/events.jsonl")" '"kind":"restored","step":8,'
+}
+
+@test "a damaged file is taken from the partner's copy" {
+    damage_and_go_on 4 ,checkpoint.redundancy=partner
+}
+
+@test "a damaged file is rebuilt from its group" {
+    damage_and_go_on 4 ""
+    expect_match "$(cat "$dir/events.jsonl")" "1 of 4 files were rebuilt from their groups"
+}
