@@ -23,14 +23,17 @@ int blockio_open(struct blockio **out, int depth, int64_t block, bool no_uring,
     b->depth = depth ? depth : BLOCKIO_DEPTH;
     b->block = block ? block : BLOCKIO_BLOCK;
     b->hook = hook;
-    b->ring_open = !no_uring && !io_uring_queue_init((unsigned)b->depth, &b->ring, 0);
+    struct io_uring probe;
+    b->has_ring = !no_uring && !blockio_ring_make(&probe, b->depth);
+    if (b->has_ring)
+        io_uring_queue_exit(&probe);
     *out = b;
     return 0;
 }
 
 bool blockio_has_ring(const struct blockio *b)
 {
-    return b->ring_open;
+    return b->has_ring;
 }
 
 int blockio_depth(const struct blockio *b)
@@ -45,10 +48,6 @@ int64_t blockio_block(const struct blockio *b)
 
 void blockio_close(struct blockio *b)
 {
-    if (!b)
-        return;
-    if (b->ring_open)
-        io_uring_queue_exit(&b->ring);
     free(b);
 }
 
@@ -56,7 +55,12 @@ int blockio_run(struct blockio *b, const struct blockio_job *job, struct err *er
 {
     if (!job->bytes)
         return 0;
-    return b->ring_open ? blockio_run_ring(b, job, err) : blockio_run_threads(b, job, err);
+    struct io_uring ring; /* of this thread: it takes no other's calls */
+    if (!b->has_ring || blockio_ring_make(&ring, b->depth))
+        return blockio_run_threads(b, job, err);
+    int rv = blockio_run_ring(b, &ring, job, err);
+    io_uring_queue_exit(&ring);
+    return rv;
 }
 
 int64_t job_blocks(const struct blockio *b, const struct blockio_job *job)

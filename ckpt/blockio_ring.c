@@ -1,9 +1,10 @@
 /* blockio_ring.c - blocks through io_uring: keep `depth` transfers in the kernel until all are
  * done; after a failure or a cancel start no more, and wait for those that are in.
  *
- * A visit (a checksum) takes about a third of the time that a fast drive takes for the block, so it
- * must not hold up the drive: what can be given to the kernel is given first, and after each block
- * visited it is looked whether there is more to give. */
+ * A visit (a checksum) must not hold up the drive. A block to be written is visited just before it
+ * is given to the kernel, which then finds it in the processor's cache, and given at once: only the
+ * first waits for its visit, the others are far behind those on their way. A block read is visited
+ * after all that can be given to the kernel has been given. */
 #include "blockio_run.h"
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 struct run {
     struct blockio *b;
     const struct blockio_job *job;
+    struct io_uring *ring;
     struct transfer *slots; /* depth of them */
     int *free_slots;
     int n_free, in_kernel;
@@ -24,6 +26,17 @@ struct run {
     bool failed;
     struct err *err;
 };
+
+/* One thread submits and waits, and needs to hear of a completion only then: no interrupt need stop
+ * it. Kernels before 6.1 do not know that, those before 6.0 none of it. */
+int blockio_ring_make(struct io_uring *ring, int depth)
+{
+    static const unsigned flags[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0};
+    int rc = -EINVAL;
+    for (size_t i = 0; rc == -EINVAL && i < sizeof flags / sizeof *flags; i++)
+        rc = io_uring_queue_init((unsigned)depth, ring, flags[i]);
+    return rc;
+}
 
 static void visit_block(struct run *r, int64_t i)
 {
@@ -49,7 +62,7 @@ static void queue(struct run *r, int slot)
     for (;;) {
         ssize_t n =
             sys_allow(r->b->hook, job->write ? CKPT_OP_WRITE : CKPT_OP_READ, t->bytes - t->done);
-        struct io_uring_sqe *sqe = n > 0 ? io_uring_get_sqe(&r->b->ring) : NULL;
+        struct io_uring_sqe *sqe = n > 0 ? io_uring_get_sqe(r->ring) : NULL;
         if (sqe) {
             void *p = job_memory(job, t->at) + t->done;
             uint64_t at = (uint64_t)(job->offset + t->at) + t->done;
@@ -119,8 +132,12 @@ static void start_more(struct run *r)
             return;
         }
         int slot = r->free_slots[--r->n_free];
+        if (r->job->write)
+            visit_block(r, r->next);
         job_block(r->b, r->job, r->next++, &r->slots[slot]);
         queue(r, slot);
+        if (r->job->write && r->job->visit)
+            return;
     }
 }
 
@@ -131,7 +148,7 @@ static int exchange(struct run *r, bool wait)
 {
     if (wait)
         sys_allow(r->b->hook, CKPT_OP_WAIT, 0);
-    int rc = wait ? io_uring_submit_and_wait(&r->b->ring, 1) : io_uring_submit(&r->b->ring);
+    int rc = wait ? io_uring_submit_and_wait(r->ring, 1) : io_uring_submit_and_get_events(r->ring);
     if (rc < 0 && rc != -EINTR) {
         if (++r->ring_errors > BLOCKIO_RETRIES)
             return rc;
@@ -140,20 +157,23 @@ static int exchange(struct run *r, bool wait)
         r->ring_errors = 0;
     }
     struct io_uring_cqe *cqe;
-    while (!io_uring_peek_cqe(&r->b->ring, &cqe)) {
+    while (!io_uring_peek_cqe(r->ring, &cqe)) {
         int slot = (int)io_uring_cqe_get_data64(cqe), res = cqe->res;
-        io_uring_cqe_seen(&r->b->ring, cqe);
+        io_uring_cqe_seen(r->ring, cqe);
         completed(r, slot, res);
     }
     return 0;
 }
 
-/* The next block may be visited: of a write once it is on its way, of a read once it is here. */
+/* The next block of a read is here. */
 static bool can_visit(const struct run *r)
 {
-    if (r->failed || r->visited >= r->next)
-        return false;
-    return r->job->write || r->arrived[r->visited];
+    return !r->job->write && !r->failed && r->visited < r->next && r->arrived[r->visited];
+}
+
+static bool can_start(const struct run *r)
+{
+    return r->job->write && !r->failed && r->n_free && r->next < r->blocks;
 }
 
 static int run_loop(struct run *r)
@@ -167,7 +187,7 @@ static int run_loop(struct run *r)
             has_room(r, true);
             continue;
         }
-        int rc = r->in_kernel ? exchange(r, !visits) : 0;
+        int rc = r->in_kernel ? exchange(r, !visits && !can_start(r)) : 0;
         if (rc)
             return err_set_errno(r->err, -rc, "io_uring");
         if (can_visit(r))
@@ -175,9 +195,10 @@ static int run_loop(struct run *r)
     }
 }
 
-int blockio_run_ring(struct blockio *b, const struct blockio_job *job, struct err *err)
+int blockio_run_ring(struct blockio *b, struct io_uring *ring, const struct blockio_job *job,
+                     struct err *err)
 {
-    struct run r = {.b = b, .job = job, .blocks = job_blocks(b, job), .err = err};
+    struct run r = {.b = b, .ring = ring, .job = job, .blocks = job_blocks(b, job), .err = err};
     r.slots = calloc((size_t)b->depth, sizeof *r.slots);
     r.free_slots = calloc((size_t)b->depth, sizeof *r.free_slots);
     r.arrived = calloc((size_t)r.blocks, 1);

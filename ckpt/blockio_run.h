@@ -17,8 +17,7 @@ struct blockio {
     int depth;
     int64_t block;
     const struct ckpt_hook *hook;
-    bool ring_open;
-    struct io_uring ring;
+    bool has_ring; /* io_uring may be used */
 };
 
 /* One block on its way. */
@@ -41,7 +40,10 @@ void job_block(const struct blockio *b, const struct blockio_job *job, int64_t i
 unsigned char *job_memory(const struct blockio_job *job, int64_t at);
 bool job_cancelled(const struct blockio_job *job);
 
-int blockio_run_ring(struct blockio *b, const struct blockio_job *job, struct err *err);
+/* -errno where the kernel or a container refuses it. */
+int blockio_ring_make(struct io_uring *ring, int depth);
+int blockio_run_ring(struct blockio *b, struct io_uring *ring, const struct blockio_job *job,
+                     struct err *err);
 int blockio_run_threads(struct blockio *b, const struct blockio_job *job, struct err *err);
 
 #endif
