@@ -277,7 +277,7 @@ static void run_case(struct shared *shared, int number)
     struct group g;
     uint64_t seed = mix((uint64_t)number ^ 0x5eed);
     bool two = number % 2;
-    bool recovered = true; /* something was committed since nodes were lost */
+    bool recovered = false; /* a commit has returned since nodes were lost */
     group_make(&g, two ? 5 : 3, two ? 2 : 1, false, number % 25 ? "/dev/shm" : NULL);
     atomic_store(&shared->committed, 0);
     atomic_store(&shared->tried, 0);
@@ -297,7 +297,7 @@ static void run_case(struct shared *shared, int number)
                      promised - before);
         recovered |= promised > before;
         int64_t step = check_decision(&g, promised, tried, number);
-        if (recovered && promised > 0) {
+        if (recovered) {
             lose(&g, two ? 1 + (int)(dice >> 50 & 1) : 1, dice >> 12);
             step = check_decision(&g, promised, tried, number);
             recovered = false;
