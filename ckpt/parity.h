@@ -20,6 +20,10 @@
  *   member 2   d2.1       d2.0       p          d2.2
  *   member 3   d3.2       d3.1       d3.0       p
  *
+ * Of large files the header counts as filled up with zeros to a whole MiB, and segments have whole
+ * MiB: so a chunk is a block of the file's checksums. (A file's first eight bytes tell how long its
+ * header is.)
+ *
  * Work goes in chunks: chunk c of a segment is its bytes from c * PARITY_CHUNK on. A member's
  * parity is a file of its own, RUN.e1.g2.s300.p4.safetensors, made under the rules of the others (a
  * temporary name, checksums, fsync, rename). It holds, as tensor gtrain.parity, chunk 0 of its
@@ -42,7 +46,8 @@ enum {
 
 struct parity_code {
     int members, keeps;
-    int64_t segment; /* bytes, a multiple of 4096 */
+    int64_t grain;   /* 4096, of large files 1 MiB: headers and segments are multiples of it */
+    int64_t segment; /* bytes */
     int64_t chunks;  /* of a segment */
 };
 
@@ -50,6 +55,8 @@ struct parity_code {
 int parity_code_make(struct parity_code *out, int members, int keeps, int64_t longest,
                      struct err *err);
 int parity_data(const struct parity_code *code); /* P */
+/* Where the data of a file begins among the bytes that are cut into segments. */
+int64_t parity_data_at(const struct parity_code *code, int64_t header_bytes);
 int64_t parity_chunk_bytes(const struct parity_code *code, int64_t chunk);
 
 /* What a member gives to a stripe: below P the segment of that number, else P + which parity. */

@@ -6,6 +6,19 @@
 #include "layout.h"
 #include "parity.h"
 
+/* From where the loss of half a grain in each segment and header is nothing. */
+#define LARGE_BYTES (INT64_C(16) << 20)
+
+static int64_t round_up(int64_t v, int64_t grain)
+{
+    return (v + grain - 1) / grain * grain;
+}
+
+int64_t parity_data_at(const struct parity_code *code, int64_t header_bytes)
+{
+    return round_up(header_bytes, code->grain);
+}
+
 int parity_code_make(struct parity_code *out, int members, int keeps, int64_t longest,
                      struct err *err)
 {
@@ -14,10 +27,13 @@ int parity_code_make(struct parity_code *out, int members, int keeps, int64_t lo
                        members, keeps, PARITY_MEMBERS_MAX, PARITY_KEEPS_MAX);
     if (longest < 1 || longest > INT64_MAX / 2)
         return err_set(err, "parity of files of %lld bytes", (long long)longest);
-    int64_t data = members - keeps, segment = (longest + data - 1) / data;
-    segment = (segment + CKPT_ALIGN - 1) / CKPT_ALIGN * CKPT_ALIGN;
+    int64_t data = members - keeps, grain = longest < LARGE_BYTES ? CKPT_ALIGN : PARITY_CHUNK;
+    /* our headers are multiples of 4096 already */
+    int64_t all = grain == CKPT_ALIGN ? longest : longest + grain;
+    int64_t segment = round_up((all + data - 1) / data, grain);
     *out = (struct parity_code){.members = members,
                                 .keeps = keeps,
+                                .grain = grain,
                                 .segment = segment,
                                 .chunks = (segment + PARITY_CHUNK - 1) / PARITY_CHUNK};
     return 0;

@@ -87,13 +87,22 @@ int parity_source_open(struct parity_source **out, const struct ckpt_place *plac
 static int read_data(struct ckpt_file *f, int64_t at, int64_t n, unsigned char *to, struct err *err)
 {
     while (n > 0) {
-        int64_t in_block = at % CKPT_CRC_BLOCK, now = CKPT_CRC_BLOCK - in_block;
-        const unsigned char *p = file_block(f, at / CKPT_CRC_BLOCK, err);
-        if (!p)
-            return -1;
+        int64_t block = at / CKPT_CRC_BLOCK, in_block = at % CKPT_CRC_BLOCK;
+        int64_t left = f->data_bytes - block * CKPT_CRC_BLOCK,
+                whole = left < CKPT_CRC_BLOCK ? left : CKPT_CRC_BLOCK, now = whole - in_block;
         if (now > n)
             now = n;
-        memcpy(to, p + in_block, (size_t)now);
+        if (now == whole) { /* straight to where it is wanted */
+            if (file_read_at(f, to, now, f->header_bytes + at, err))
+                return err_prefix(err, "%s", f->path);
+            if (file_check_block(f, block, crc32c(0, to, (size_t)now), err))
+                return -1;
+        } else {
+            const unsigned char *p = file_block(f, block, err);
+            if (!p)
+                return -1;
+            memcpy(to, p + in_block, (size_t)now);
+        }
         at += now;
         to += now;
         n -= now;
@@ -101,22 +110,27 @@ static int read_data(struct ckpt_file *f, int64_t at, int64_t n, unsigned char *
     return 0;
 }
 
-/* Bytes [at, at + n) of a rank's file, and zeros behind its end. */
+/* As much of [at, at + n) as lies before end. */
+static int64_t before(int64_t end, int64_t at, int64_t n)
+{
+    return end <= at ? 0 : end - at < n ? end - at : n;
+}
+
+/* Bytes [at, at + n) of a rank's file as it is cut: the header, zeros, the data, zeros. */
 static int read_file(struct parity_source *s, int64_t at, int64_t n, unsigned char *to,
                      struct err *err)
 {
     struct ckpt_file *f = s->file;
-    int64_t there = f->bytes - at < n ? f->bytes - at : n, head = f->header_bytes - at;
-    if (there < 0)
-        there = 0;
-    if (head > there)
-        head = there;
-    if (head > 0)
-        memcpy(to, s->header + at, (size_t)head);
-    else
-        head = 0;
+    int64_t data_at = parity_data_at(&s->code, f->header_bytes);
+    int64_t head = before(f->header_bytes, at, n), gap = before(data_at, at, n);
+    memcpy(to, s->header + (head ? at : 0), (size_t)head);
+    memset(to + head, 0, (size_t)(gap - head));
+    at += gap - data_at;
+    to += gap;
+    n -= gap;
+    int64_t there = before(f->data_bytes, at, n);
     memset(to + there, 0, (size_t)(n - there));
-    return read_data(f, at + head - f->header_bytes, there - head, to + head, err);
+    return read_data(f, at, there, to, err);
 }
 
 int parity_source_read(struct parity_source *s, int element, int64_t chunk, void *to,

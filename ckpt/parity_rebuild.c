@@ -22,7 +22,7 @@ struct parity_rebuild {
     char *dir;
     int dirfd, fd;
     char part[CKPT_NAME_ROOM], name[CKPT_NAME_ROOM];
-    int64_t bytes;
+    int64_t bytes, header_bytes; /* the latter 0: not known yet */
     uint32_t digest;
     struct parity_code code;
 };
@@ -91,24 +91,57 @@ int parity_rebuild_open(struct parity_rebuild **out, const char *dir, const char
     return 0;
 }
 
-int parity_rebuild_put(struct parity_rebuild *r, int segment, int64_t chunk, const void *bytes,
-                       struct err *err)
+static int write_at(struct parity_rebuild *r, const unsigned char *bytes, int64_t n, int64_t at,
+                    struct err *err)
 {
-    int64_t at = segment * r->code.segment + chunk * PARITY_CHUNK,
-            n = parity_chunk_bytes(&r->code, chunk);
-    if (n > r->bytes - at)
-        n = r->bytes - at; /* behind it: the zeros that fill a segment */
-    for (int64_t done = 0; done < n;) {
-        ssize_t now =
-            sys_pwrite(r->hook, r->fd, (const char *)bytes + done, (size_t)(n - done), at + done);
+    while (n > 0) {
+        ssize_t now = sys_pwrite(r->hook, r->fd, bytes, (size_t)n, at);
         if (now < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
         if (now <= 0)
             return err_set_errno(err, now ? errno : EIO, "%s/%s: writing at byte %" PRId64, r->dir,
-                                 r->part, at + done);
-        done += now;
+                                 r->part, at);
+        bytes += now;
+        n -= now;
+        at += now;
     }
     return 0;
+}
+
+/* The header's length stands at the file's beginning. */
+static int take_header(struct parity_rebuild *r, const unsigned char *bytes, struct err *err)
+{
+    uint64_t length;
+    memcpy(&length, bytes, sizeof length);
+    if (length > (uint64_t)r->bytes - 8)
+        return err_set(err, "%s/%s: what was rebuilt begins with a header of %" PRIu64 " bytes",
+                       r->dir, r->part, length);
+    r->header_bytes = (int64_t)length + 8;
+    return 0;
+}
+
+/* As much of [at, at + n) as lies before end. */
+static int64_t before(int64_t end, int64_t at, int64_t n)
+{
+    return end <= at ? 0 : end - at < n ? end - at : n;
+}
+
+int parity_rebuild_put(struct parity_rebuild *r, int segment, int64_t chunk, const void *bytes,
+                       struct err *err)
+{
+    const unsigned char *from = bytes;
+    int64_t at = segment * r->code.segment + chunk * PARITY_CHUNK,
+            n = parity_chunk_bytes(&r->code, chunk);
+    if (at == 0 && take_header(r, from, err))
+        return -1;
+    if (!r->header_bytes)
+        return err_set(err, "a file is rebuilt from its beginning on");
+    int64_t data_at = parity_data_at(&r->code, r->header_bytes);
+    int64_t head = before(r->header_bytes, at, n), gap = before(data_at, at, n);
+    if (write_at(r, from, head, at, err))
+        return -1;
+    at += gap - data_at + r->header_bytes; /* in the file; behind its end are only zeros */
+    return write_at(r, from + gap, before(r->bytes, at, n - gap), at, err);
 }
 
 int parity_rebuild_check(struct parity_rebuild *r, struct err *err)

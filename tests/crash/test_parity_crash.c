@@ -278,7 +278,7 @@ static void run_case(struct shared *shared, int number)
     uint64_t seed = mix((uint64_t)number ^ 0x5eed);
     bool two = number % 2;
     bool recovered = false; /* a commit has returned since nodes were lost */
-    group_make(&g, two ? 5 : 3, two ? 2 : 1, false, number % 25 ? "/dev/shm" : NULL);
+    group_make(&g, two ? 5 : 3, two ? 2 : 1, GROUP_SMALL, number % 25 ? "/dev/shm" : NULL);
     atomic_store(&shared->committed, 0);
     atomic_store(&shared->tried, 0);
     for (int life = 0; life < LIVES; life++) {

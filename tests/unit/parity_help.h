@@ -19,17 +19,20 @@ struct group {
     struct ckpt_parity *parities[GROUP_MOST];
 };
 
-/* Ranks hold unequal states, some larger than a chunk of parity if `large`. where: as in
- * help_scratch. */
-static inline void group_make(struct group *g, int members, int keeps, bool large,
+/* Files of kilobytes; of several chunks; and such as are cut in whole MiB. */
+enum group_size { GROUP_SMALL, GROUP_MIDDLE, GROUP_LARGE };
+
+/* Ranks hold unequal states. where: as in help_scratch. */
+static inline void group_make(struct group *g, int members, int keeps, enum group_size size,
                               const char *where)
 {
+    static const int64_t most[] = {2000, 400000, 2100000}, more[] = {0, 300000, 77777};
     memset(g, 0, sizeof *g);
     g->members = members;
     g->keeps = keeps;
     help_scratch(g->root, where);
     for (int i = 0; i < members; i++) {
-        int64_t n[] = {700 + 997 * i, large ? 400000 + 300000 * (i % 3) : 2000};
+        int64_t n[] = {700 + 997 * i, most[size] + more[size] * (i % 3)};
         state_add(&g->states[i], CKPT_F32, 1, &n[0]);
         state_add(&g->states[i], CKPT_F64, 1, &n[1]);
         snprintf(g->dirs[i], sizeof g->dirs[i], "%s/n%d", g->root, i);

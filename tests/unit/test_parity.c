@@ -53,7 +53,10 @@ static void segments_cover_the_file(void **state)
         {4, 1, 3 * 1048576, 1048576, 1},
         {4, 1, 3 * 1048576 + 1, 1048576 + 4096, 2},
         {6, 2, 1, 4096, 1},
-        {6, 2, INT64_C(4) << 30, INT64_C(1) << 30, 1024},
+        {5, 1, (INT64_C(16) << 20) - 1, INT64_C(4) << 20, 4},
+        /* large: room for a header that is filled up, whole MiB */
+        {5, 1, INT64_C(16) << 20, INT64_C(5) << 20, 5},
+        {6, 2, INT64_C(4) << 30, (INT64_C(1) << 30) + (1 << 20), 1025},
     };
     struct parity_code code;
     struct err err;
@@ -189,11 +192,11 @@ static void flip(const char *path, double part)
 }
 
 /* All pairs of nodes lost, or all single ones: bit for bit what was there. */
-static void lose_and_rebuild(int members, int keeps, bool large)
+static void lose_and_rebuild(int members, int keeps, enum group_size size)
 {
     struct group g;
     struct err err;
-    group_make(&g, members, keeps, large, NULL);
+    group_make(&g, members, keeps, size, NULL);
     ok(group_open(&g, 1, &err));
     group_fill(&g, 5);
     ok(group_checkpoint(&g, 5, &err));
@@ -236,21 +239,22 @@ static void lose_and_rebuild(int members, int keeps, bool large)
 static void any_node_of_four(void **state)
 {
     (void)state;
-    lose_and_rebuild(4, 1, false);
-    lose_and_rebuild(2, 1, false);
+    lose_and_rebuild(4, 1, GROUP_SMALL);
+    lose_and_rebuild(2, 1, GROUP_SMALL);
 }
 
 static void any_two_nodes_of_five(void **state)
 {
     (void)state;
-    lose_and_rebuild(5, 2, false);
-    lose_and_rebuild(3, 2, false);
+    lose_and_rebuild(5, 2, GROUP_SMALL);
+    lose_and_rebuild(3, 2, GROUP_SMALL);
 }
 
 static void files_of_several_chunks(void **state)
 {
     (void)state;
-    lose_and_rebuild(3, 1, true);
+    lose_and_rebuild(3, 1, GROUP_MIDDLE);
+    lose_and_rebuild(3, 1, GROUP_LARGE);
 }
 
 /* ---- too much lost, damaged, or not what it should be ---- */
@@ -262,7 +266,7 @@ static void too_many_lost(void **state)
     struct group g;
     struct err err;
     struct ckpt_decision d;
-    group_make(&g, 4, 1, false, NULL);
+    group_make(&g, 4, 1, GROUP_SMALL, NULL);
     ok(group_open(&g, 1, &err));
     for (int step = 5; step <= 6; step++) {
         group_fill(&g, step);
@@ -298,7 +302,7 @@ static void plain_decisions_need_files(void **state)
     struct err err;
     struct ckpt_decision d;
     char *blobs[GROUP_MOST];
-    group_make(&g, 3, 1, false, NULL);
+    group_make(&g, 3, 1, GROUP_SMALL, NULL);
     ok(group_open(&g, 1, &err));
     group_fill(&g, 5);
     ok(group_checkpoint(&g, 5, &err));
@@ -331,7 +335,7 @@ static void damaged_files_are_rebuilt(void **state)
         struct ckpt_file *f = NULL;
         char path[400], *blobs[GROUP_MOST];
         long bytes, now;
-        group_make(&g, 4, 1, false, NULL);
+        group_make(&g, 4, 1, GROUP_SMALL, NULL);
         ok(group_open(&g, 1, &err));
         group_fill(&g, 5);
         ok(group_checkpoint(&g, 5, &err));
@@ -377,7 +381,7 @@ static void damaged_sources_are_seen(void **state)
         struct err err;
         struct ckpt_decision d;
         char path[400], lost[400];
-        group_make(&g, 3, 1, false, NULL);
+        group_make(&g, 3, 1, GROUP_SMALL, NULL);
         ok(group_open(&g, 1, &err));
         group_fill(&g, 5);
         ok(group_checkpoint(&g, 5, &err));
@@ -402,7 +406,7 @@ static void other_parities_are_refused(void **state)
     struct err err;
     struct ckpt_decision d;
     char from[400], to[400];
-    group_make(&g, 3, 1, false, NULL);
+    group_make(&g, 3, 1, GROUP_SMALL, NULL);
     ok(group_open(&g, 1, &err));
     for (int step = 5; step <= 6; step++) {
         group_fill(&g, step);
@@ -425,7 +429,7 @@ static void parities_go_with_their_files(void **state)
     (void)state;
     struct group g;
     struct err err;
-    group_make(&g, 3, 1, false, NULL);
+    group_make(&g, 3, 1, GROUP_SMALL, NULL);
     ok(group_open(&g, 1, &err));
     for (int step = 1; step <= 5; step++) {
         group_fill(&g, step);
@@ -456,7 +460,7 @@ static void stray_segments_are_refused(void **state)
     (void)state;
     struct group g;
     struct err err;
-    group_make(&g, 3, 1, false, NULL);
+    group_make(&g, 3, 1, GROUP_SMALL, NULL);
     ok(group_open(&g, 1, &err));
     struct ckpt_parity *p = g.parities[0];
     size_t n = (size_t)parity_chunk_bytes(ckpt_parity_code(p), 0);
