@@ -140,9 +140,19 @@ const char *wire_describe(const struct comm_request *req, struct wire_text *out)
 
 /* ---- starting and waiting ---- */
 
+/* On the way in. Somebody else may have failed the comm while its backend moves bytes in a thread
+ * of its own: our caller may free buffers next, so be sure that this is over. */
+static int check_state(struct comm *c, struct err *err)
+{
+    if (!comm_check(c, err))
+        return 0;
+    c->ops->wake(c);
+    return -1;
+}
+
 static int check_peer(struct comm *c, int peer, struct err *err)
 {
-    if (comm_check(c, err))
+    if (check_state(c, err))
         return -1;
     if (peer < 0 || peer >= c->world)
         return err_set(err, "comm: peer rank %d is not in a world of %d", peer, c->world);
@@ -291,7 +301,7 @@ int comm_wait_all(struct comm *c, struct err *err)
 int comm_enter(struct comm *c, const struct comm_group *group, const char *what, uint16_t *sequence,
                struct err *err)
 {
-    if (comm_check(c, err))
+    if (check_state(c, err))
         return -1;
     if (group->id < 0 || group->id >= COMM_GROUP_IDS)
         return err_set(err, "comm: %s: group id %d: must be in 0..%d", what, group->id,

@@ -6,8 +6,9 @@
  *
  * One comm belongs to one rank and is used by one thread. Every wait has a deadline. A failure (a
  * peer died, a deadline passed, comm_abort) is final for the comm: every later call returns -1 with
- * the first error's text, and nobody hangs. Buffers of messages that were under way then belong to
- * the comm until comm_close. Bad arguments are an error, but not a failure.
+ * the first error's text, and nobody hangs. Once a call has said so, buffers of messages that were
+ * under way are not touched any more and may be freed, before comm_close too. Without a failure
+ * they must not be: comm_abort first. Bad arguments are an error, but not a failure.
  *
  * A send may wait until its message is received: two ranks that both send and wait, then receive,
  * wait for each other.

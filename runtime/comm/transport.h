@@ -63,7 +63,8 @@ struct transport_ops {
     /* Until the message is done or the deadline (clock_ms()) has passed. The request is gone
      * afterwards, whatever happened. */
     int (*wait)(struct comm *c, struct comm_request *req, int64_t deadline_ms, struct err *err);
-    /* The comm has failed: make a wait that is going on, in another thread, look. */
+    /* The comm has failed: make a wait that is going on, in another thread, look. From the return
+     * on no buffer of a message is touched, but by a wait that has not returned yet. */
     void (*wake)(struct comm *c);
     /* Everything of the backend, the comm's own memory included. */
     void (*close)(struct comm *c);

@@ -3,8 +3,9 @@
  * Sleeping: a wait progresses the worker until it has nothing to do, arms it (UCX refuses while
  * something is left) and polls its descriptor, so that a waiting rank leaves its core to others.
  *
- * After a failure the worker is not progressed again until close: UCX could write into buffers that
- * their owners think free. */
+ * After a failure the worker is not progressed again until close, and then only if UCX will not
+ * write: it would write into buffers that their owners have freed. The lock orders the two: who has
+ * held it after `failed` was set knows that the progress thread will not progress any more. */
 #include "comm/ucx.h"
 
 #include <errno.h>

@@ -154,15 +154,19 @@ static int init_sync(struct ucx_comm *c, struct err *err)
 
 /* ---- closing ---- */
 
-static void release(struct ucx_comm *c)
+static void release_ucx(struct ucx_comm *c)
 {
     if (c->address)
         ucp_worker_release_address(c->worker, c->address);
     if (c->worker)
         ucp_worker_destroy(c->worker);
-    ucx_free_requests(c); /* a callback may have come until now */
     if (c->context)
         ucp_cleanup(c->context);
+}
+
+static void release(struct ucx_comm *c)
+{
+    ucx_free_requests(c); /* a callback may have come until UCX was released */
     for (int r = 0; c->peers && r < c->base.world; r++) {
         free(c->peers[r].address);
         free(c->peers[r].hello);
@@ -215,7 +219,9 @@ static void tell_failure(struct ucx_comm *c)
 }
 
 /* A message that is still to come into a buffer of ours, which its owner may have freed by now. It
- * cannot be called back once its sender has been answered. */
+ * cannot be called back once its sender has been answered, and UCX 1.13 aborts the process when a
+ * worker that has one is destroyed. Then worker and context are left as they are, never to be
+ * progressed again: a failed rank's process ends, and the system closes its connections. */
 static bool receives(const struct ucx_comm *c)
 {
     for (const struct ucx_request *req = c->requests; req; req = req->older)
@@ -230,13 +236,15 @@ static void ucx_close(struct comm *base)
     ucx_thread_stop(c);
     bool orderly = !atomic_load(&base->failed) && !c->requests;
     int64_t deadline_ms = clock_ms() + (orderly ? CLOSE_MS : FORCED_CLOSE_MS);
+    bool leave = false;
     if (c->peers) {
         ucx_cancel_requests(c);
         if (orderly)
             ucx_say_goodbye(c); /* closing flushes it */
         else
             tell_failure(c);
-        if (!receives(c)) { /* with no progress any more nothing comes */
+        leave = receives(c);
+        if (!leave) {
             close_endpoints(c, !orderly, deadline_ms);
             for (int i = 0; i < CLEANUP_ROUNDS; i++)
                 ucp_worker_progress(c->worker);
@@ -244,6 +252,8 @@ static void ucx_close(struct comm *base)
         }
         ucx_free_handles(c);
     }
+    if (!leave)
+        release_ucx(c);
     release(c);
 }
 
@@ -277,6 +287,7 @@ struct comm *comm_open_ucx(struct kernels *k, int rank, int world, uint32_t gene
     c->generation = (uint16_t)generation;
     if (init_sync(c, err) || open_context(c, listen_address, err) ||
         open_worker(c, address_bytes, err)) {
+        release_ucx(c);
         release(c);
         return NULL;
     }

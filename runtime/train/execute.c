@@ -197,13 +197,10 @@ static int run_action(struct executor *x, int index, const struct action *a,
                    (int)a->kind);
 }
 
-int execute(struct executor *x, const struct program *program, const struct pass *pass,
-            struct err *err)
+static int run_program(struct executor *x, const struct program *program, const struct pass *pass,
+                       struct err *err)
 {
     struct kernels *k = x->stage->k;
-    if (program->n > x->capacity || program->slots > x->stage->n_slots)
-        return err_set(err, "a program of %d actions and %d slots for an executor of %d and %d",
-                       program->n, program->slots, x->capacity, x->stage->n_slots);
     for (int i = 0; i < program->n; i++) {
         const struct action *a = &program->actions[i];
         struct kstream *stream = x->streams->stream[a->stream];
@@ -220,6 +217,19 @@ int execute(struct executor *x, const struct program *program, const struct pass
         if (comm_wait(x->comm, &x->requests[i], err))
             return -1;
     return 0;
+}
+
+int execute(struct executor *x, const struct program *program, const struct pass *pass,
+            struct err *err)
+{
+    if (program->n > x->capacity || program->slots > x->stage->n_slots)
+        return err_set(err, "a program of %d actions and %d slots for an executor of %d and %d",
+                       program->n, program->slots, x->capacity, x->stage->n_slots);
+    if (!run_program(x, program, pass, err))
+        return 0;
+    /* Our caller frees the buffers of the sends that are under way. */
+    comm_abort(x->comm, err->text);
+    return -1;
 }
 
 void executor_close(struct executor *x)
