@@ -92,6 +92,16 @@ static int add_record(struct catalog *c, const char *text, size_t n, struct err 
     return 0;
 }
 
+/* Of another spelling, by a later version: passed over, like its records. */
+static int add_mark(struct catalog *c, const char *text, size_t n, struct err *err)
+{
+    static const char odd[] = "a mark could not be read";
+    struct mark m;
+    if (!mark_parse(text, (int64_t)n, &m))
+        return add_note(c, odd, sizeof odd - 1, err);
+    return marks_add(&c->marks, &m) ? err_set(err, "out of memory for %d marks", c->marks.n) : 0;
+}
+
 /* "NAME BYTES" */
 static int add_file(struct catalog *c, const char *text, size_t n, bool damaged, struct err *err)
 {
@@ -123,6 +133,8 @@ static int add_line(struct catalog *c, const char *line, size_t n, struct err *e
 #define IS(name) (word == sizeof name - 1 && !memcmp(line, name, word))
     if (IS("record"))
         return add_record(c, rest, left, err);
+    if (IS("mark"))
+        return add_mark(c, rest, left, err);
     if (IS("file"))
         return add_file(c, rest, left, false, err);
     if (IS("damaged"))
@@ -229,6 +241,7 @@ int catalog_make(struct catalog *out, const char *const *blobs, int n, struct er
         goto fail;
     if (out->n_files)
         qsort(out->files, (size_t)out->n_files, sizeof *out->files, by_path);
+    marks_settle(&out->marks);
     return 0;
 fail:
     catalog_free(out);
@@ -245,6 +258,7 @@ void catalog_free(struct catalog *c)
         record_free(&c->records[i]);
         free(c->texts[i]);
     }
+    marks_free(&c->marks);
     free(c->sources);
     free(c->records);
     free(c->texts);

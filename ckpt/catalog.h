@@ -6,12 +6,14 @@
  *   dir PATH             bytes up to 20 hex, '%' and 7f written %XX
  *   epoch N              the newest epoch in any name or record
  *   record COMMIT...     a record of its logs that checks
+ *   mark TEXT            likewise a mark (mark.h)
  *   file NAME BYTES      a rank's file, or its parities
  *   damaged NAME BYTES   likewise, but reading it has failed
  *   note TEXT            what was odd, for people */
 #ifndef GTRAIN_CKPT_CATALOG_H
 #define GTRAIN_CKPT_CATALOG_H
 
+#include "mark.h"
 #include "record.h"
 
 struct catalog_file {
@@ -32,6 +34,7 @@ struct catalog {
     int n_records;
     struct catalog_file *files; /* by path, then node */
     int n_files;
+    struct marks marks; /* settled */
     uint32_t epoch;
     char *notes; /* lines */
 };

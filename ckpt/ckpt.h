@@ -157,9 +157,25 @@ void ckpt_hold(struct ckpt *c, int64_t step);
  * length. A text blob, malloc'ed; an absent folder gives an empty one. */
 char *ckpt_scan(const char *dir, const char *node, const char *run_id, struct err *err);
 
-/* From everyone's blobs, the newest committed step that is whole, not newer than max_step (-1:
- * any), and where each rank's file lies: a replica's, where its own is gone. Pure: all ranks get
- * the same answer. */
+/* A checkpoint that is whole, but from which a run went on to a step that was not finite. */
+struct ckpt_mark {
+    uint32_t epoch, generation; /* that wrote it */
+    int64_t step, nan_step;     /* of it; that was not finite */
+};
+
+/* Steps after a restore within which the checkpoint may be to blame for one that is not finite; so
+ * long the next older one is kept, too, where there is space. */
+enum { CKPT_TRIAL_STEPS = 10 };
+
+/* Say so, durably, in the folder's log (bad), or take it back. epoch, generation: of who says so;
+ * what a later one says holds. Every node's folder, and the shared one, should hear it. */
+int ckpt_mark_write(const char *dir, const char *node, const char *run_id,
+                    const struct ckpt_mark *marks, int n, bool bad, uint32_t epoch,
+                    uint32_t generation, struct err *err);
+
+/* From everyone's blobs, the newest committed step that is whole and not marked bad, not newer than
+ * max_step (-1: any), and where each rank's file lies: a replica's, where its own is gone. Pure:
+ * all ranks get the same answer. */
 struct ckpt_decision {
     bool found;
     int passed_over; /* newer committed ones that are not whole */
@@ -180,10 +196,17 @@ struct ckpt_decision {
     int lost;
     struct ckpt_place *parities; /* world: of each rank, no node where there is none */
     char *record;                /* the committed record, for ckpt_adopt */
+    bool marked;                 /* it is marked bad (ckpt_decide_named) */
+    bool older; /* there is another, of an earlier step, that is whole and not marked */
+    struct ckpt_mark *marks; /* all that hold, of whatever checkpoints */
+    int n_marks;
     char *report; /* what was newer and why it was passed over; for the log. May be "" */
 };
 int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_decision *out,
                 struct err *err);
+/* The same for who names that step: of it a mark does not count. */
+int ckpt_decide_named(const char *const *blobs, int n, int64_t step, struct ckpt_decision *out,
+                      struct err *err);
 void ckpt_decision_free(struct ckpt_decision *d);
 
 /* A rank's file, checked: header, bounds, every CRC before a byte is used. */

@@ -6,6 +6,7 @@
  * bytes are worth is found when they are read; then the caller asks again with a lower max_step, or
  * with that file marked in the scan (ckpt_scan_mark). */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,19 @@ static bool can_rebuild(const struct catalog *c, const struct record *r, int ran
     return parity_suffices(&code, files, parities);
 }
 
+/* report NULL: nobody asks why. */
+static void say(FILE *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(FILE *report, const char *format, ...)
+{
+    va_list args;
+    if (!report)
+        return;
+    va_start(args, format);
+    vfprintf(report, format, args);
+    va_end(args);
+}
+
 static bool is_whole(const struct catalog *c, const struct record *r, bool rebuild, FILE *report)
 {
     int missing = 0;
@@ -57,16 +71,16 @@ static bool is_whole(const struct catalog *c, const struct record *r, bool rebui
         if (find(c, r, rank, &by, &why) || (rebuild && can_rebuild(c, r, rank)))
             continue;
         if (!missing)
-            fprintf(report,
-                    "step %" PRId64 " (epoch %" PRIu32 ", generation %" PRIu32 ") is not whole:",
-                    r->meta.key.step, r->meta.key.epoch, r->meta.key.generation);
+            say(report,
+                "step %" PRId64 " (epoch %" PRIu32 ", generation %" PRIu32 ") is not whole:",
+                r->meta.key.step, r->meta.key.epoch, r->meta.key.generation);
         if (missing++ < REPORT_RANKS)
-            fprintf(report, " rank %d's file on %s %s;", rank, r->ranks[rank].node, why);
+            say(report, " rank %d's file on %s %s;", rank, r->ranks[rank].node, why);
     }
     if (missing > REPORT_RANKS)
-        fprintf(report, " and %d more;", missing - REPORT_RANKS);
+        say(report, " and %d more;", missing - REPORT_RANKS);
     if (missing)
-        fputc('\n', report);
+        say(report, "\n");
     return !missing;
 }
 
@@ -115,32 +129,82 @@ static int fill(struct ckpt_decision *out, const struct catalog *c, int index)
     return 0;
 }
 
-static int decide(struct ckpt_decision *out, const struct catalog *c, int64_t max_step,
-                  bool rebuild)
+/* Marked bad, and nobody has named it. */
+static bool is_bad(const struct catalog *c, const struct record *r, int64_t named, FILE *report)
+{
+    const struct mark *m = marks_find(&c->marks, &r->meta.key);
+    if (!m || r->meta.key.step == named)
+        return false;
+    say(report,
+        "step %" PRId64 " (epoch %" PRIu32 ", generation %" PRIu32
+        ") is marked bad: from it step %" PRId64 " was not finite\n",
+        r->meta.key.step, r->meta.key.epoch, r->meta.key.generation, m->nan_step);
+    return true;
+}
+
+/* What may be taken: not newer than max_step (-1: any); a step that is marked bad but named (-1:
+ * none is); what can be rebuilt. */
+struct terms {
+    int64_t max_step, named;
+    bool rebuild;
+};
+
+/* The next to be taken from index on; -1: none. */
+static int next_good(const struct catalog *c, int index, const struct terms *terms, FILE *report,
+                     int *passed_over)
+{
+    for (; index < c->n_records; index++) {
+        const struct record *r = &c->records[index];
+        if (terms->max_step >= 0 && r->meta.key.step > terms->max_step)
+            continue;
+        if (!is_bad(c, r, terms->named, report) && is_whole(c, r, terms->rebuild, report))
+            return index;
+        ++*passed_over;
+    }
+    return -1;
+}
+
+static bool has_older(const struct catalog *c, int chosen, bool rebuild)
+{
+    int64_t step = c->records[chosen].meta.key.step;
+    struct terms terms = {step - 1, -1, rebuild};
+    int passed_over = 0;
+    return step > 0 && next_good(c, chosen + 1, &terms, NULL, &passed_over) >= 0;
+}
+
+static int fill_marks(struct ckpt_decision *out, const struct catalog *c)
+{
+    out->marks = calloc((size_t)c->marks.n + 1, sizeof *out->marks);
+    for (int i = 0; out->marks && i < c->marks.n; i++) {
+        const struct mark *m = &c->marks.list[i];
+        out->marks[out->n_marks++] =
+            (struct ckpt_mark){m->key.epoch, m->key.generation, m->key.step, m->nan_step};
+    }
+    return out->marks ? 0 : -1;
+}
+
+static int decide(struct ckpt_decision *out, const struct catalog *c, const struct terms *terms)
 {
     size_t bytes;
     FILE *report = open_memstream(&out->report, &bytes);
     if (!report)
         return -1;
-    int chosen = -1;
     if (c->notes)
         fputs(c->notes, report);
-    for (int i = 0; i < c->n_records && chosen < 0; i++)
-        if (max_step >= 0 && c->records[i].meta.key.step > max_step)
-            continue;
-        else if (is_whole(c, &c->records[i], rebuild, report))
-            chosen = i;
-        else
-            out->passed_over++;
+    int chosen = next_good(c, 0, terms, report, &out->passed_over);
     if (fclose(report)) {
         free(out->report);
         out->report = NULL;
         return -1;
     }
-    return chosen < 0 ? 0 : fill(out, c, chosen);
+    if (fill_marks(out, c) || chosen < 0)
+        return out->marks ? 0 : -1;
+    out->older = has_older(c, chosen, terms->rebuild);
+    out->marked = marks_find(&c->marks, &c->records[chosen].meta.key) != NULL;
+    return fill(out, c, chosen);
 }
 
-static int decide_blobs(const char *const *blobs, int n, int64_t max_step, bool rebuild,
+static int decide_blobs(const char *const *blobs, int n, const struct terms *terms,
                         struct ckpt_decision *out, struct err *err)
 {
     struct catalog c;
@@ -148,7 +212,7 @@ static int decide_blobs(const char *const *blobs, int n, int64_t max_step, bool 
     if (catalog_make(&c, blobs, n, err))
         return -1;
     out->epoch = c.epoch;
-    int rv = decide(out, &c, max_step, rebuild);
+    int rv = decide(out, &c, terms);
     catalog_free(&c);
     if (!rv)
         return 0;
@@ -159,13 +223,25 @@ static int decide_blobs(const char *const *blobs, int n, int64_t max_step, bool 
 int ckpt_decide(const char *const *blobs, int n, int64_t max_step, struct ckpt_decision *out,
                 struct err *err)
 {
-    return decide_blobs(blobs, n, max_step, false, out, err);
+    return decide_blobs(blobs, n, &(struct terms){max_step, -1, false}, out, err);
 }
 
 int ckpt_decide_rebuilt(const char *const *blobs, int n, int64_t max_step,
                         struct ckpt_decision *out, struct err *err)
 {
-    return decide_blobs(blobs, n, max_step, true, out, err);
+    return decide_blobs(blobs, n, &(struct terms){max_step, -1, true}, out, err);
+}
+
+int ckpt_decide_named(const char *const *blobs, int n, int64_t step, struct ckpt_decision *out,
+                      struct err *err)
+{
+    return decide_blobs(blobs, n, &(struct terms){step, step, false}, out, err);
+}
+
+int ckpt_decide_rebuilt_named(const char *const *blobs, int n, int64_t step,
+                              struct ckpt_decision *out, struct err *err)
+{
+    return decide_blobs(blobs, n, &(struct terms){step, step, true}, out, err);
 }
 
 static void free_places(struct ckpt_place *places, int n)
@@ -182,6 +258,7 @@ void ckpt_decision_free(struct ckpt_decision *d)
     free_places(d->places, d->world);
     free_places(d->parities, d->world);
     free(d->record);
+    free(d->marks);
     free(d->report);
     memset(d, 0, sizeof *d);
 }

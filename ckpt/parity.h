@@ -148,6 +148,9 @@ void parity_source_close(struct parity_source *s);
  * files, whose places have no node. */
 int ckpt_decide_rebuilt(const char *const *blobs, int n, int64_t max_step,
                         struct ckpt_decision *out, struct err *err);
+/* As ckpt_decide_named. */
+int ckpt_decide_rebuilt_named(const char *const *blobs, int n, int64_t step,
+                              struct ckpt_decision *out, struct err *err);
 
 /* The group of a rank of a decision. */
 struct parity_group {

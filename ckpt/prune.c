@@ -48,6 +48,8 @@ static bool node_is_here(const struct folder_list *list, const char *node)
 static bool is_good(const struct catalog *c, const struct record *r, const struct folder_list *list)
 {
     int here = 0;
+    if (marks_find(&c->marks, &r->meta.key))
+        return false;
     for (int rank = 0; rank < r->n; rank++)
         if (catalog_find(c, r, rank, NULL))
             here++;

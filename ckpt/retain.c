@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt.h"
+
 /* More than any `keep`; what is older than so many commits has long gone. */
 enum { COMMITS_MOST = 4096 };
 
@@ -39,6 +41,23 @@ void commits_free(struct commits *c)
     memset(c, 0, sizeof *c);
 }
 
+/* This writer's newest commit is so near to what it restored that that may yet prove bad. */
+static bool on_trial(const struct commits *c)
+{
+    return c->restored && !c->no_trial &&
+           (!c->own || c->keys[0].step - c->restored_from.step < CKPT_TRIAL_STEPS);
+}
+
+/* What a restore would take if it did: the newest of an earlier step. */
+static bool is_next_older(const struct commits *c, const struct ckpt_key *file)
+{
+    for (int i = 0; i < c->n; i++)
+        if (key_compare(&c->keys[i], &c->restored_from) < 0 &&
+            c->keys[i].step < c->restored_from.step)
+            return !key_compare(file, &c->keys[i]);
+    return false;
+}
+
 bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file)
 {
     if (!c->n || key_compare(file, &c->keys[0]) > 0)
@@ -47,6 +66,8 @@ bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file)
         if (!key_compare(file, &c->keys[i]))
             return true;
     if (c->held && !key_compare(file, &c->held_key))
+        return true;
+    if (on_trial(c) && (!key_compare(file, &c->restored_from) || is_next_older(c, file)))
         return true;
     return c->restored && c->own < keep && !key_compare(file, &c->restored_from);
 }

@@ -36,7 +36,13 @@ static bool has_a_file(const struct scan *s, const struct record *r)
 static void print_record(struct scan *s, const char *text, int64_t n, bool newest)
 {
     struct record r;
+    struct mark m;
     struct err why;
+    if (mark_parse(text, n, &m)) {
+        if (!strcmp(m.run, s->run))
+            fprintf(s->out, "mark %.*s\n", (int)n, text);
+        return;
+    }
     if (record_parse(text, n, RECORD_COMMIT, &r, &why)) {
         fprintf(s->out, "note a record cannot be read: %s\n", why.text);
         return;

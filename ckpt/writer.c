@@ -198,7 +198,12 @@ static void tidy(struct ckpt *c)
     pthread_mutex_unlock(&c->lock);
     int rc = drop_superseded(c, &commits, &err);
     struct err unused; /* no space now: the next save tries again, and tells */
-    writer_reserve(c, &unused);
+    if (writer_reserve(c, &unused) && commits.restored) {
+        commits.no_trial = true;
+        if (drop_superseded(c, &commits, &err))
+            rc = -1;
+        writer_reserve(c, &unused);
+    }
     commits_free(&commits);
     pthread_mutex_lock(&c->lock);
     c->tidying = false;

@@ -201,6 +201,7 @@ static enum gtrain_end public_end(enum train_end end)
         return GTRAIN_DIVERGED;
     case TRAIN_UNFIT:
         return GTRAIN_UNFIT;
+    case TRAIN_BACK: /* with an agent: the next generation goes back */
     case TRAIN_FAILED:
         break;
     }

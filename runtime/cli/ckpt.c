@@ -113,8 +113,18 @@ static bool was_dropped(const struct presence *p, bool newer_is_here)
     return !p->here && newer_is_here;
 }
 
-static void print_state(const struct record *r, const struct presence *p)
+/* Whole it may be, but a run that restored it came to a step that was not finite. */
+static const struct mark *print_mark(const struct catalog *c, const struct record *r)
 {
+    const struct mark *m = marks_find(&c->marks, &r->meta.key);
+    if (m)
+        printf("marked bad: from it step %" PRId64 " was not finite; ", m->nan_step);
+    return m;
+}
+
+static void print_state(const struct catalog *c, const struct record *r, const struct presence *p)
+{
+    print_mark(c, r);
     if (p->missing)
         printf("not whole: rank %d's file on %s %s%s\n", p->first_missing,
                r->ranks[p->first_missing].node, p->why, p->missing > 1 ? ", and more" : "");
@@ -192,7 +202,7 @@ static void list_run(const char *run, const struct catalog *c, bool *good)
         for (int rank = 0; rank < r->n; rank++)
             bytes += r->ranks[rank].bytes;
         print_row(&r->meta.key, r->n, bytes, r->meta.samples);
-        print_state(r, &p);
+        print_state(c, r, &p);
         *good &= !p.missing;
     }
     list_uncommitted(c);
@@ -256,6 +266,8 @@ static void verify_run(const char *run, const struct catalog *c, bool *good)
             bytes += r->ranks[rank].bytes;
         print_row(&r->meta.key, r->n, bytes, r->meta.samples);
         fflush(stdout);
+        if (print_mark(c, r))
+            *good = false;
         if (verify_record(c, r))
             *good = false;
         else if (p.elsewhere)

@@ -267,6 +267,9 @@ int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struc
     if (!record || ckpt_commit(keeper->ckpt, durable, record, err))
         goto done;
     keeper->committed = durable;
+    if (keeper->decision.found && durable - keeper->decision.position.step <= CKPT_TRIAL_STEPS &&
+        keeper->n_trial_commits < CKPT_TRIAL_STEPS)
+        keeper->trial_commits[keeper->n_trial_commits++] = durable;
     *committed = true;
     rv = keeper_drain_committed(keeper, record, err);
     record = NULL;

@@ -16,6 +16,7 @@
 #include "train/reshard.h"
 #include "train/snapshot.h"
 #include "train/state.h"
+#include "train/trial.h"
 
 enum { KEEPER_PARTS = 3 }; /* weight and two moments of each tensor, side by side */
 
@@ -79,9 +80,11 @@ struct keeper {
     char dir[4096];    /* <checkpoint.local>/<run_id>, or <checkpoint.shared>/... where there is
                         * no local; "": the plan keeps no checkpoints */
     int64_t committed; /* newest committed step, -1: none */
-    int64_t written;   /* newest step whose own file is durable, as keeper_finished has seen it */
-    int64_t saved;     /* newest step that was handed to the writer, or restored, -1: none */
-    bool saved_here;   /* it was the former */
+    int64_t trial_commits[CKPT_TRIAL_STEPS]; /* the first after a restore, while it is on trial */
+    int n_trial_commits;
+    int64_t written; /* newest step whose own file is durable, as keeper_finished has seen it */
+    int64_t saved;   /* newest step that was handed to the writer, or restored, -1: none */
+    bool saved_here; /* it was the former */
 };
 
 /* What was restored, for the log. */
@@ -190,12 +193,21 @@ int keeper_drain_flush(struct keeper *keeper, struct err *err);
 /* All ranks call: wait for the last save and commit it. */
 int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
 
+/* Step `step` (1-based) was not finite. All ranks get the same answer. */
+enum trial_verdict keeper_judge(const struct keeper *keeper, int64_t step);
+
+/* What was restored, and what has been committed since, is marked bad; or what was marked for the
+ * same step is not any more (*newest: such a one's step). All ranks call, with no step under way;
+ * then the keeper can only be closed. */
+int keeper_condemn(struct keeper *keeper, int64_t step, struct err *err);
+int keeper_acquit(struct keeper *keeper, int64_t step, int64_t *newest, struct err *err);
+
 /* orderly: a write that is under way, and files to be dropped, are waited for. Otherwise the write
  * is cancelled: nobody is left to commit it. */
 void keeper_close(struct keeper *keeper, bool orderly);
 
-/* ---- between keeper.c, keeper_save.c, keeper_wish.c, keeper_restore.c, keeper_redundancy.c and
- * keeper_drain.c ---- */
+/* ---- between keeper.c, keeper_save.c, keeper_wish.c, keeper_restore.c, keeper_redundancy.c,
+ * keeper_trial.c and keeper_drain.c ---- */
 
 /* All ranks call; a failure not of the network is the same on all. */
 int keeper_encode_find(struct keeper *keeper, struct err *err);
@@ -213,6 +225,8 @@ int keeper_read_wish(struct keeper *keeper, struct err *err);
 int keeper_refuse_wish(const struct keeper *keeper, struct err *err);
 int keeper_scan(struct keeper *keeper, struct err *err);
 int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *err);
+int keeper_mark(struct keeper *keeper, const struct ckpt_mark *marks, int n, bool bad,
+                struct err *err);
 
 /* Rank 0 makes the shared folder (keeper_open); the others see it (keeper_restore). */
 int keeper_drain_make(struct keeper *keeper, struct err *err);

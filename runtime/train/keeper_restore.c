@@ -91,7 +91,8 @@ static bool shared_has(const struct keeper *keeper, const struct ckpt_decision *
     const char *blob = keeper->shared.blob;
     struct ckpt_decision there = {0};
     struct err unused;
-    if (!blob || !*blob || !d->found || ckpt_decide(&blob, 1, d->position.step, &there, &unused))
+    if (!blob || !*blob || !d->found ||
+        ckpt_decide_named(&blob, 1, d->position.step, &there, &unused))
         return false;
     bool same = there.found && there.position.step == d->position.step && there.world == d->world;
     for (int i = 0; same && i < d->world; i++)
@@ -124,8 +125,11 @@ static int decide_from(struct keeper *keeper, void **blobs, struct err *err)
     void *first = blobs[n];
     if (shared && *shared)
         blobs[n++] = shared;
-    int rv = ckpt_decide_rebuilt((const char *const *)blobs, n, keeper->wish.step,
-                                 &keeper->decision, err);
+    const struct keeper_wish *w = &keeper->wish;
+    int rv = w->exact && w->step >= 0 ? ckpt_decide_rebuilt_named((const char *const *)blobs, n,
+                                                                  w->step, &keeper->decision, err)
+                                      : ckpt_decide_rebuilt((const char *const *)blobs, n, w->step,
+                                                            &keeper->decision, err);
     if (shared && *shared)
         blobs[n - 1] = first;
     return rv ? -1 : name_shared(keeper, err);
@@ -187,6 +191,18 @@ static void add_note(struct keeper_start *start, const char *format, ...)
     va_start(args, format);
     vsnprintf(start->note + at, sizeof start->note - at, format, args);
     va_end(args);
+}
+
+/* Its lines, as one. */
+static void add_report(struct keeper_start *start, const char *report)
+{
+    size_t n = strlen(report);
+    while (n && report[n - 1] == '\n')
+        n--;
+    add_note(start, "%.*s", (int)n, report);
+    for (char *c = start->note; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
 }
 
 static void note_layout(const struct keeper *keeper, struct keeper_start *start)
@@ -341,6 +357,10 @@ int keeper_adopt(struct keeper *keeper, struct err *err)
     /* From another run it was only read. */
     if (strcmp(keeper->wish.run_id, keeper->identity->run_id))
         return 0;
+    /* Who names it takes its mark away: the next start would pass it over again. */
+    struct ckpt_mark own = {d->written_epoch, d->written_generation, d->position.step, 0};
+    if (d->marked && keeper_mark(keeper, &own, 1, false, err))
+        return -1;
     keeper->saved = keeper->committed = d->position.step;
     if (shared_has(keeper, d))
         keeper->shared.copied = keeper->shared.told = d->position.step;
@@ -396,7 +416,7 @@ int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *e
         return err_set(err, "%s", bad->text);
     start->position = d->position;
     if (d->report && *d->report)
-        add_note(start, "%s", d->report);
+        add_report(start, d->report);
     if (keeper->rebuilt)
         add_note(start, "%d of %d files were rebuilt from their groups", keeper->rebuilt, d->world);
     note_layout(keeper, start);

@@ -124,6 +124,57 @@ static void fill_line(struct loop *l, int64_t number, const struct step_result *
     line->mfu_about = l->peak.about;
 }
 
+static enum train_end agree(struct loop *l, enum train_end mine, struct err *err);
+
+/* Of the steps that are submitted and not finished nobody waits for another any more. */
+static int let_steps_end(struct loop *l, struct err *err)
+{
+    struct step_result unused;
+    for (int64_t number = l->finished; number < l->submitted; number++)
+        if (step_collect(&l->trainer.step, number, &unused, err))
+            return -1;
+    return 0;
+}
+
+/* Step `step` (1-based) cannot be gone on from: is it the run, or the checkpoint it began with? All
+ * ranks see the same tally, and so do the same. */
+static enum train_end not_finite(struct loop *l, int64_t step, const struct step_result *result,
+                                 struct err *err)
+{
+    static const char advice[] = "Try a lower training.lr, a longer warm-up, or float64 to see "
+                                 "whether it is rounding";
+    enum trial_verdict verdict = keeper_judge(&l->keeper, step);
+    double loss = fabs(result->loss), norm = fabs(result->norm); /* no "-nan" */
+    int64_t newer;
+    if (verdict == TRIAL_RUN) {
+        err_set(err,
+                "step %" PRId64 ": the loss is %g and the gradient norm %g: the run has diverged. "
+                "%s",
+                step, loss, norm, advice);
+        return TRAIN_DIVERGED;
+    }
+    int rc = let_steps_end(l, err);
+    if (!rc)
+        rc = verdict == TRIAL_AGAIN ? keeper_acquit(&l->keeper, step, &newer, err)
+                                    : keeper_condemn(&l->keeper, step, err);
+    if (agree(l, rc ? TRAIN_FAILED : TRAIN_DONE, err) != TRAIN_DONE)
+        return TRAIN_FAILED;
+    if (verdict == TRIAL_AGAIN) {
+        err_set(err,
+                "step %" PRId64 ": the loss is %g and the gradient norm %g, from the checkpoint of "
+                "step %" PRId64 " as from that of step %" PRId64
+                ", which is not marked bad any more: the run itself has diverged. %s",
+                step, loss, norm, l->start, newer, advice);
+        return TRAIN_DIVERGED;
+    }
+    err_set(err,
+            "step %" PRId64 ": the loss is %g and the gradient norm %g, %" PRId64
+            " steps after the checkpoint of step %" PRId64
+            " was restored: that is marked bad, and the run goes back to the one before it",
+            step, loss, norm, step - l->start, l->start);
+    return event(l, "note", step, err->text, err) ? TRAIN_FAILED : TRAIN_BACK;
+}
+
 /* The oldest step that is submitted and not finished. */
 static enum train_end finish(struct loop *l, struct err *err)
 {
@@ -133,14 +184,8 @@ static enum train_end finish(struct loop *l, struct err *err)
     if (step_collect(&l->trainer.step, number, &result, err) ||
         keeper_written(&l->keeper, result.written, err))
         return TRAIN_FAILED;
-    if (!isfinite(result.loss) || !isfinite(result.norm)) {
-        err_set(err,
-                "step %" PRId64 ": the loss is %g and the gradient norm %g: the run has diverged. "
-                "Try a lower training.lr, a longer warm-up, or float64 to see whether it is "
-                "rounding",
-                number + 1, fabs(result.loss), fabs(result.norm)); /* no "-nan" */
-        return TRAIN_DIVERGED;
-    }
+    if (!isfinite(result.loss) || !isfinite(result.norm))
+        return not_finite(l, number + 1, &result, err);
     fill_line(l, number, &result, &line);
     l->finished = number + 1;
     l->stop |= result.stop;
@@ -450,7 +495,7 @@ static enum train_whose whose(const struct loop *l, enum train_end end)
 {
     if (l->unfit)
         return end == TRAIN_UNFIT ? TRAIN_MINE : TRAIN_PEERS;
-    if (l->common || end == TRAIN_DIVERGED)
+    if (l->common || end == TRAIN_DIVERGED || end == TRAIN_BACK)
         return TRAIN_COMMON;
     return comm_failed(l->options->comm) ? TRAIN_PEERS : TRAIN_MINE;
 }
@@ -466,7 +511,7 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
         end = train(&l, err);
     *who = whose(&l, end);
     /* Nobody must wait for a rank that gave up. */
-    bool orderly = end == TRAIN_DONE || end == TRAIN_STOPPED;
+    bool orderly = end == TRAIN_DONE || end == TRAIN_STOPPED || end == TRAIN_BACK;
     if (!orderly)
         comm_abort(options->comm, err->text);
     keeper_close(&l.keeper, orderly);

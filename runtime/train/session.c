@@ -106,10 +106,11 @@ static int open_plan(struct session *s, struct err *err)
 }
 
 /* Without a coordinator somebody else must: one process locks the folder, counts the launch and
- * writes the plan. */
+ * writes the plan. A run that goes back to an older checkpoint counts as launched again. */
 static int claim_folder(struct session *s, struct err *err)
 {
-    s->lock = rundir_lock(s->dir, err);
+    if (s->lock < 0)
+        s->lock = rundir_lock(s->dir, err);
     if (s->lock < 0)
         return -1;
     if (rundir_next_epoch(s->dir, s->run_id, &s->epoch, err))
@@ -197,10 +198,16 @@ static enum train_end run_local(struct session *s, struct err *err)
         .out_fd = s->options->out_fd,
         .columns = s->options->columns,
         .threads = s->options->threads};
-    if (train_check(s->plan, err) || claim_folder(s, err))
+    enum train_end end;
+    if (train_check(s->plan, err))
         return TRAIN_REFUSED;
-    fill_identity(s, &t.identity);
-    return threads_run(&t, err);
+    do {
+        if (claim_folder(s, err))
+            return TRAIN_REFUSED;
+        fill_identity(s, &t.identity);
+        end = threads_run(&t, err);
+    } while (end == TRAIN_BACK);
+    return end;
 }
 
 /* ---- one rank of several processes ---- */
@@ -273,12 +280,16 @@ static enum train_end train_rank(struct session *s, struct kernels *k, struct co
         .measure = true,
         .out_fd = s->options->out_fd,
         .columns = s->options->columns};
-    if (share_folder(s, comm, &common, err)) {
-        *whose = common ? TRAIN_COMMON : comm_failed(comm) ? TRAIN_PEERS : TRAIN_MINE;
-        return TRAIN_REFUSED;
-    }
-    fill_identity(s, &t.identity);
-    return train_run(&t, whose, err);
+    enum train_end end;
+    do {
+        if (share_folder(s, comm, &common, err)) {
+            *whose = common ? TRAIN_COMMON : comm_failed(comm) ? TRAIN_PEERS : TRAIN_MINE;
+            return TRAIN_REFUSED;
+        }
+        fill_identity(s, &t.identity);
+        end = train_run(&t, whose, err);
+    } while (end == TRAIN_BACK && s->identity->kind != LAUNCH_AGENT);
+    return end;
 }
 
 static enum train_end run_rank(struct session *s, enum train_whose *whose, struct err *err)

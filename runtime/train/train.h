@@ -18,6 +18,8 @@ enum train_end {
     TRAIN_REFUSED,  /* the plan, its data or the checkpoint do not fit: no other try will help */
     TRAIN_DIVERGED, /* the loss is not a number any more */
     TRAIN_UNFIT,    /* in a later generation: this node cannot do what the run has done elsewhere */
+    TRAIN_BACK,     /* nor is it here, but soon after a restore: that checkpoint is marked bad now,
+                     * and the next start, of a higher epoch or generation, takes an older one */
 };
 
 struct train_hooks {

@@ -24,7 +24,9 @@ static int decide(const struct weights_source *source, int64_t max_step, struct 
         rv = blobs[i] ? 0 : -1;
     }
     if (!rv)
-        rv = ckpt_decide((const char *const *)blobs, source->n_dirs, max_step, d, err);
+        rv = max_step >= 0
+                 ? ckpt_decide_named((const char *const *)blobs, source->n_dirs, max_step, d, err)
+                 : ckpt_decide((const char *const *)blobs, source->n_dirs, max_step, d, err);
     for (int i = 0; blobs && i < source->n_dirs; i++)
         free(blobs[i]);
     free(blobs);

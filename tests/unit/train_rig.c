@@ -123,6 +123,21 @@ void rig_train(const struct rig_run *run, struct rig_result *out)
     plan_free(plan);
 }
 
+void rig_write_plan(const struct rig_run *run)
+{
+    char path[300];
+    struct err err;
+    struct plan *plan = load(run, &err);
+    if (!plan)
+        fail_msg("%s", err.text);
+    snprintf(path, sizeof path, "%s/plan.yaml", run->folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(plan->text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    plan_free(plan);
+}
+
 void rig_train_well(const struct rig_run *run, struct rig_result *out)
 {
     rig_train(run, out);

@@ -37,6 +37,9 @@ struct rig_result {
 
 void rig_train(const struct rig_run *run, struct rig_result *out);
 
+/* The run's plan, resolved, as folder/plan.yaml. */
+void rig_write_plan(const struct rig_run *run);
+
 /* Fails the test unless the run ended well with all its steps. */
 void rig_train_well(const struct rig_run *run, struct rig_result *out);
 
