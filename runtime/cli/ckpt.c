@@ -1,5 +1,5 @@
 /* ckpt.c - `gtrain ckpt list | verify | show`: what lies in a checkpoint folder (prune is in
- * ckpt_prune.c, import and export are in ckpt_convert.c).
+ * ckpt_prune.c, reshard in ckpt_reshard.c, import and export are in ckpt_convert.c).
  *
  * DIR is a folder that a node of a run writes to, or one that holds such folders. All that lie
  * there are scanned as a restore would (ckpt_scan) and joined (catalog.h); a rank whose file is
@@ -28,6 +28,7 @@ static const char help[] =
     "       gtrain ckpt verify DIR   read all committed files, compare every checksum\n"
     "       gtrain ckpt show FILE    what one rank's file holds\n"
     "       gtrain ckpt prune [--keep N] [--dry-run] DIR    drop what no restore needs any more\n"
+    "       gtrain ckpt reshard [--step N] SRC DST --plan PLAN    write one in another layout\n"
     "       gtrain ckpt import HF_DIR OUT    a run folder from published Llama weights\n"
     "       gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N] DIR OUT\n"
     "                                a Hugging Face folder from a checkpoint\n"
@@ -403,6 +404,8 @@ int cli_ckpt(int argc, char **argv)
         return cli_ckpt_import(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "export"))
         return cli_ckpt_export(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "reshard"))
+        return cli_ckpt_reshard(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "prune"))
         return cli_ckpt_prune(argc - 1, argv + 1);
     for (int i = 1; i < argc; i++)
@@ -420,6 +423,7 @@ int cli_ckpt(int argc, char **argv)
         return report(argv[2], verify_run);
     if (!strcmp(argv[1], "show"))
         return show(argv[2]);
-    cli_error("ckpt has no '%s': list, verify, show, prune, import and export are there", argv[1]);
+    cli_error("ckpt has no '%s': list, verify, show, prune, reshard, import and export are there",
+              argv[1]);
     return EXIT_USAGE;
 }

@@ -23,7 +23,8 @@ int cli_ckpt(int argc, char **argv);
 /* Its subcommands in ckpt_convert.c; argv[0] is "import" or "export". */
 int cli_ckpt_import(int argc, char **argv);
 int cli_ckpt_export(int argc, char **argv);
-/* In ckpt_prune.c. */
+/* In ckpt_prune.c, ckpt_reshard.c. */
+int cli_ckpt_reshard(int argc, char **argv);
 int cli_ckpt_prune(int argc, char **argv);
 int cli_report(int argc, char **argv);
 int cli_generate(int argc, char **argv);

@@ -1,10 +1,10 @@
 /* import.c - a Hugging Face folder becomes a run folder with a checkpoint of step 0.
  *
- * The checkpoint is written by the same engine as any other, a file after the other so that memory
- * stays bounded: as if ranks, each with some whole tensors, had saved one by one. */
+ * The checkpoint is written a file after the other so that memory stays bounded: as if ranks, each
+ * with some whole tensors, had saved one by one (alone.h). */
 #include "hf/hf.h"
 
-#include "base/clock.h"
+#include "alone.h"
 #include "drain.h"
 #include "hf/config.h"
 #include "hf/new_folder.h"
@@ -24,9 +24,7 @@
 /* Of one file, unless one tensor is larger: what an import needs of memory. */
 #define FILE_BYTES (INT64_C(4) << 30)
 
-enum { WRITE_MS = 3600000 };   /* of one file: a slow network disk */
 enum { SEQUENCE_MOST = 4096 }; /* tokens: where the plan starts; the model may see more */
-enum { IMPORT_KEEP = 2 };
 
 struct import {
     struct hf_config config;
@@ -208,13 +206,6 @@ static int copy_out(void *arg, int index, void *host, struct err *err)
     return 0;
 }
 
-static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,
-                   struct err *err)
-{
-    (void)arg, (void)index, (void)at, (void)host, (void)bytes;
-    return err_set(err, "an import only writes");
-}
-
 /* Tensors [first, *end) go into one file. */
 static int end_of_file(const struct import *m, int first)
 {
@@ -231,70 +222,35 @@ static int end_of_file(const struct import *m, int first)
     return end;
 }
 
-static int save(struct ckpt *c, struct err *err)
-{
-    struct ckpt_position position = {0};
-    int64_t step = -1;
-    if (ckpt_save(c, &position, NULL, err) || ckpt_wait(c, clock_ms() + WRITE_MS, err) ||
-        ckpt_finished(c, &step, err))
-        return -1;
-    return step == 0 ? 0 : err_set(err, "the checkpoint was not written");
-}
-
-/* One file; with the claims of all the others the first rank, which comes last, commits. */
-static int write_rank(struct import *m, int rank, int world, char **claims, struct err *err)
+static int write_rank(struct import *m, struct alone *to, int rank, struct err *err)
 {
     int n = m->end - m->first;
-    struct ckpt_options options = {.dir = m->dir,
-                                   .node = CKPT_SHARED_NODE,
-                                   .run_id = m->run_id,
-                                   .rank = rank,
-                                   .world = world,
-                                   .epoch = m->epoch,
-                                   .generation = 1,
-                                   .keep = IMPORT_KEEP,
-                                   .leader = rank == 0};
-    struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .arg = m};
-    struct ckpt *c = NULL;
-    char *record = NULL;
     struct ckpt_tensor *list = calloc((size_t)n + 1, sizeof *list);
-    int rv = list ? 0 : err_set(err, "no memory");
-    if (!rv) {
-        memcpy(list, m->list + m->first, (size_t)n * sizeof *list);
-        list[n] = m->list[m->n];
-        rv = ckpt_open(&c, &options, list, n + 1, &io, err);
-    }
-    if (!rv)
-        rv = save(c, err);
-    if (!rv && !(claims[rank] = ckpt_claim(c, 0, err)))
-        rv = -1;
-    if (!rv && rank == 0) {
-        record = ckpt_record((const char *const *)claims, world, err);
-        rv = record ? ckpt_commit(c, 0, record, err) : -1;
-    }
-    ckpt_close(c, clock_ms() + WRITE_MS);
-    free(record);
+    if (!list)
+        return err_set(err, "no memory");
+    memcpy(list, m->list + m->first, (size_t)n * sizeof *list);
+    list[n] = m->list[m->n];
+    int rv = alone_write(to, rank, list, n + 1, copy_out, m, err);
     free(list);
     return rv;
 }
 
 static int write_checkpoint(struct import *m, struct err *err)
 {
-    int world = 0, rv = 0;
+    struct alone to = {
+        .dir = m->dir, .node = CKPT_SHARED_NODE, .run_id = m->run_id, .epoch = m->epoch};
     int *begins = calloc((size_t)m->n + 1, sizeof *begins);
-    char **claims = calloc((size_t)m->n, sizeof *claims);
-    if (!begins || !claims)
-        rv = err_set(err, "no memory");
-    for (int at = 0; !rv && at < m->n; at = begins[world])
-        begins[++world] = end_of_file(m, at);
-    for (int rank = world - 1; !rv && rank >= 0; rank--) {
+    if (!begins)
+        return err_set(err, "no memory");
+    for (int at = 0; at < m->n; at = begins[to.world])
+        begins[++to.world] = end_of_file(m, at);
+    int rv = alone_open(&to, err);
+    for (int rank = to.world - 1; !rv && rank >= 0; rank--) {
         m->first = begins[rank];
         m->end = begins[rank + 1];
-        rv = write_rank(m, rank, world, claims, err);
+        rv = write_rank(m, &to, rank, err);
     }
-    for (int i = 0; claims && i < m->n; i++)
-        free(claims[i]);
-    free(claims);
+    alone_close(&to);
     free(begins);
     return rv;
 }

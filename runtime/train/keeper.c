@@ -8,61 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_BYTES = 128 };        /* longest name: prefix, layer number, role */
 enum { TURN_BYTES = 1 << 20 };    /* to a partner between two steps, at least */
 enum { CLAIM_MAX_BYTES = 65536 }; /* a claim is one line: node, path, sizes */
-
-static const char *const part_prefix[KEEPER_PARTS] = {"", "exp_avg.", "exp_avg_sq."};
-
-static enum ckpt_dtype file_dtype(enum kdtype dtype)
-{
-    switch (dtype) {
-    case K_F64:
-        return CKPT_F64;
-    case K_BF16:
-        return CKPT_BF16;
-    default:
-        return CKPT_F32;
-    }
-}
-
-static void describe(const struct state_tensor *t, enum kdtype dtype, const char *name,
-                     struct ckpt_tensor *out)
-{
-    *out = (struct ckpt_tensor){.name = name, .dtype = file_dtype(dtype)};
-    if (t->global.matrix) {
-        out->dims = 2;
-        out->global[0] = t->global.rows, out->global[1] = t->global.cols;
-        out->offset[0] = t->slice.row, out->offset[1] = t->slice.col;
-        out->shape[0] = t->slice.rows, out->shape[1] = t->slice.cols;
-    } else {
-        out->dims = 1;
-        out->global[0] = out->shape[0] = t->global.cols;
-    }
-}
-
-/* The table for ckpt_open, into keeper->tensors. */
-static int list_tensors(struct keeper *keeper, struct err *err)
-{
-    const struct state *state = keeper->state;
-    int n = keeper->n_tensors = state->n * KEEPER_PARTS + 1;
-    keeper->tensors = calloc((size_t)n, sizeof *keeper->tensors);
-    keeper->names = malloc((size_t)n * NAME_BYTES);
-    if (!keeper->tensors || !keeper->names)
-        return err_set(err, "no memory for the checkpoint's table");
-    for (int i = 0; i + 1 < n; i++) {
-        const struct state_tensor *t = &state->tensors[i / KEEPER_PARTS];
-        char *name = keeper->names + (size_t)i * NAME_BYTES;
-        snprintf(name, NAME_BYTES, "%s%s", part_prefix[i % KEEPER_PARTS], t->global.name);
-        describe(t, state->dtype, name, &keeper->tensors[i]);
-    }
-    keeper->tensors[n - 1] = (struct ckpt_tensor){.name = RESHARD_LAYOUT_NAME,
-                                                  .dtype = CKPT_I64,
-                                                  .dims = 1,
-                                                  .global = {LAYOUT_WORDS},
-                                                  .shape = {LAYOUT_WORDS}};
-    return 0;
-}
 
 /* FNV-1a: only told apart, never trusted. */
 static int64_t hash_text(const char *text)
@@ -162,7 +109,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
     if (!plan->checkpoint.local && !plan->checkpoint.shared)
         return keeper_refuse_wish(keeper, err);
-    if (snapshot_open(&keeper->snapshot, k, err) || list_tensors(keeper, err) ||
+    if (snapshot_open(&keeper->snapshot, k, err) ||
+        state_table(keeper->state, &keeper->tensors, &keeper->n_tensors, &keeper->names, err) ||
         set_dirs(keeper, err) || keeper_drain_make(keeper, err) || keeper_read_wish(keeper, err))
         return -1;
     return keeper_scan(keeper, err);

@@ -16,9 +16,10 @@
 #include "train/reshard.h"
 #include "train/snapshot.h"
 #include "train/state.h"
+#include "train/state_table.h"
 #include "train/trial.h"
 
-enum { KEEPER_PARTS = 3 }; /* weight and two moments of each tensor, side by side */
+enum { KEEPER_PARTS = STATE_TABLE_PARTS }; /* weight and two moments of each tensor, side by side */
 
 /* What identity->restore asks for. */
 struct keeper_wish {

@@ -91,14 +91,22 @@ static int allocate(struct state *s, bool tied, struct err *err)
                          err);
 }
 
-int state_open(struct state *s, struct kernels *k, const struct plan *plan, const struct mesh *mesh,
-               struct err *err)
+int state_list(struct state *s, const struct plan *plan, const struct mesh *mesh, struct err *err)
 {
-    *s = (struct state){.k = k, .dtype = state_dtype(plan)};
+    *s = (struct state){.dtype = state_dtype(plan)};
     s->tensors = calloc((size_t)model_count(&plan->model) + 1, sizeof *s->tensors);
     if (!s->tensors)
         return err_set(err, "no memory for the parameter table");
     list_tensors(s, plan, mesh);
+    return 0;
+}
+
+int state_open(struct state *s, struct kernels *k, const struct plan *plan, const struct mesh *mesh,
+               struct err *err)
+{
+    if (state_list(s, plan, mesh, err))
+        return -1;
+    s->k = k;
     if (allocate(s, plan->model.tied, err)) {
         state_close(s);
         return -1;

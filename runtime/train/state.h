@@ -37,6 +37,10 @@ struct state {
 /* The dtype a plan's precision asks of the model. */
 enum kdtype state_dtype(const struct plan *plan);
 
+/* The list of the rank's tensors alone, without memory for them. On failure -1, err set, nothing
+ * held. */
+int state_list(struct state *s, const struct plan *plan, const struct mesh *mesh, struct err *err);
+
 /* Allocate, for the rank the mesh describes. Contents are zero: state_init or a restore follows. On
  * failure -1, err set, nothing held. */
 int state_open(struct state *s, struct kernels *k, const struct plan *plan, const struct mesh *mesh,

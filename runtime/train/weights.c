@@ -12,10 +12,11 @@ enum { UPLOAD_MS = 600000 }; /* of one tensor */
 /* ---- which checkpoint ---- */
 
 /* Each folder is scanned as a node of its own. */
-static int decide(const struct weights_source *source, int64_t max_step, struct ckpt_decision *d,
-                  struct err *err)
+int weights_decide(const struct weights_source *source, int64_t max_step, struct ckpt_decision *d,
+                   struct err *err)
 {
     char **blobs = calloc((size_t)source->n_dirs, sizeof *blobs);
+    *d = (struct ckpt_decision){.found = false};
     int rv = blobs ? 0 : err_set(err, "no memory");
     for (int i = 0; !rv && i < source->n_dirs; i++) {
         char node[32];
@@ -137,7 +138,8 @@ int weights_open(struct weights *w, const struct weights_source *source,
                  const struct plan_model *model, int64_t max_step, struct err *err)
 {
     *w = (struct weights){.model = model};
-    return decide(source, max_step, &w->decision, err) || list_wanted(w, err) || find_pieces(w, err)
+    return weights_decide(source, max_step, &w->decision, err) || list_wanted(w, err) ||
+                   find_pieces(w, err)
                ? -1
                : 0;
 }

@@ -25,6 +25,12 @@ struct weights {
     int file_number;
 };
 
+/* Which checkpoint: the newest committed one that is whole in these folders, not newer than
+ * max_step
+ * (-1: any); that there is none is an error. ckpt_decision_free after either. */
+int weights_decide(const struct weights_source *source, int64_t max_step, struct ckpt_decision *d,
+                   struct err *err);
+
 /* The newest committed checkpoint that is whole in these folders, not newer than max_step (-1:
  * any). All weights of the model must be there, of the model's shapes. 0, or -1 with err; close
  * after either. */

@@ -204,6 +204,9 @@ static void test_refusals(void **unused)
     help_scratch(dir, NULL);
     expect("list", dir, 1, "there are no checkpoints here");
     expect("prune", dir, 2, "there are no checkpoints here");
+    expect("reshard", dir, 2, "usage: gtrain ckpt reshard");
+    expect("reshard --plan /nowhere.yaml here", dir, 2, "/nowhere.yaml");
+    expect("reshard --step -1 --plan /nowhere.yaml here", dir, 2, "--step is -1: use a whole");
     snprintf(path, sizeof path, "%s/none", dir);
     expect("prune", path, 2, "No such file or directory");
     expect("list", path, 2, "No such file or directory");
@@ -213,7 +216,7 @@ static void test_refusals(void **unused)
     fclose(f);
     expect("show", path, 1, "not a safetensors file");
     expect("verify", path, 2, "is not a folder");
-    expect("frobnicate", dir, 2, "list, verify, show, prune, import and export");
+    expect("frobnicate", dir, 2, "list, verify, show, prune, reshard, import and export");
     expect("--help", "", 0, "usage: gtrain ckpt list DIR");
     expect("list", "--help", 0, "Exit status: 0 all is well");
     help_remove(dir);

@@ -1,0 +1,40 @@
+/* rewrite.h - a committed checkpoint, written again in the layout of another plan.
+ *
+ * The state is the same, bit for bit; so are position and plan hash, and a run goes on from it as
+ * it would have from the source. What a rank of the new layout holds is put together as a restore
+ * does (ckpt_pieces), one rank after the other: memory is that of one rank's file. */
+#ifndef GTRAIN_REWRITE_H
+#define GTRAIN_REWRITE_H
+
+#include "plan/plan.h"
+#include "train/weights.h"
+
+/* An open source. */
+struct rewrite {
+    const struct plan *plan;
+    struct ckpt_decision decision;
+    int64_t layout[8];      /* gtrain.layout, as it will be: LAYOUT_WORDS are used */
+    char **tables;          /* one for each way in which the files are cut */
+    int *files, n_tables;   /* the first file of each */
+    struct ckpt_file *file; /* the last one read from */
+    int file_number;
+};
+
+/* The newest checkpoint of the source (step -1), or that of a step, which must be one that the plan
+ * goes on from. 0, or -1 with err; rewrite_close after either. */
+int rewrite_open(struct rewrite *r, const struct weights_source *source, int64_t step,
+                 const struct plan *plan, struct err *err);
+
+struct rewrite_target {
+    const char *dir, *run_id; /* made if missing; the record names the shared folder's node */
+    uint32_t epoch;
+    void (*tell)(void *arg, int rank, int64_t bytes); /* of tensors; after each, may be NULL */
+    void *arg;
+};
+
+/* All ranks' files, then the record: cut anywhere before there is no checkpoint. */
+int rewrite_write(struct rewrite *r, const struct rewrite_target *target, struct err *err);
+
+void rewrite_close(struct rewrite *r);
+
+#endif
