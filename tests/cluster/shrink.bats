@@ -82,6 +82,19 @@ assert_losses() {
     expect_match "$(tail -n 1 "$dir/metrics.jsonl")" '"replicas":2,"generation":3,'
 }
 
+@test "a pipeline's other stage becomes a spare, and takes over" {
+    local two=",parallel.pipeline=2,parallel.data=2,resilience.min_data=1,checkpoint.redundancy=partner"
+    start_training "$two" -N4
+    wait_for 20 at_step 3
+    "$cluster" kill "$(node_of 1)" >/dev/null
+    wait_for 20 grep -q "generation 2 goes on" "$dir/out"
+    "$cluster" kill "$(node_of 0)" >/dev/null
+    ends_with 0
+    assert_losses
+    expect_match "$(cat "$dir/out")" "it goes on with 1 of 2 replicas on 2 nodes: generation 2"
+    expect_match "$(cat "$dir/out")" "node n[0-9] takes over rank 0: generation 3"
+}
+
 @test "the next start has all replicas again" {
     start_training ",checkpoint.shared=checkpoints,checkpoint.shared_every=1" -N4
     wait_for 20 at_step 3
