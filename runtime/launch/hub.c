@@ -1,6 +1,7 @@
 /* hub.c - see hub.h. Its life: GATHERING the local tasks, then CONNECTING, PROVING, REGISTERED
- * (waiting for ranks or running), back to CONNECTING when the connection breaks, ENDED. */
-#include "launch/hub.h"
+ * (waiting for ranks or running), back to CONNECTING when the connection breaks, ENDED. The tasks'
+ * side is hub_tasks.c's. */
+#include "launch/hub_impl.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,94 +16,28 @@
 
 #include "base/clock.h"
 
-enum hub_state { HUB_GATHERING, HUB_CONNECTING, HUB_PROVING, HUB_REGISTERED, HUB_ENDED };
-
-struct hub_task {
-    struct watch watch; /* first: the loop hands back a pointer to it */
-    struct hub *hub;
-    struct wire wire;
-    int local_id; /* -1 until it has joined */
-    int present;  /* its connection is there */
-    int opened, done;
-    uint32_t turn;               /* of the exchange it waits for */
-    struct wire_frame *exchange; /* sent and not answered yet, or NULL */
-    struct wire_frame *address;  /* that it has published, or NULL */
-    struct wire_frame *ask;      /* not answered yet, or NULL */
-    struct wire_frame *exited;   /* its worker's end, or NULL */
-};
-
-struct hub {
-    const struct agent_env *env;
-    int epoll;
-    enum hub_state state;
-
-    struct hub_listener {
-        struct watch watch;
-        struct hub *hub;
-        int fd;
-    } listener;
-    struct hub_task **tasks; /* by local id; NULL until joined */
-    struct hub_task *all;    /* room for all that may ever connect */
-    int n_all, room_all, joined;
-
-    struct hub_up {
-        struct watch watch;
-        struct hub *hub;
-    } up;
-    struct wire wire; /* to the coordinator; fd -1: none */
-    int attempt;      /* which address is tried */
-    int64_t attempt_at, give_up_at, heard;
-    unsigned char nonce[AUTH_BYTES], theirs[AUTH_BYTES];
-
-    int reserved; /* a socket that keeps MASTER_PORT free until ranks are given out; -1 */
-    struct message_assign assigned;
-    int has_assigned;
-    int orphaned;
-};
-
-/* ---- down: to the tasks ---- */
-
-static void task_gone(struct hub *h, struct hub_task *t);
-
-static void send_down(struct hub *h, struct hub_task *t, struct wire_frame *f)
-{
-    if (!t->present)
-        wire_frame_drop(f);
-    else if (watch_send(h->epoll, &t->watch, &t->wire, f))
-        task_gone(h, t);
-}
-
-static void send_down_all(struct hub *h, struct wire_frame *f)
-{
-    for (int i = 0; i < h->n_all; i++)
-        if (h->all[i].local_id >= 0)
-            send_down(h, &h->all[i], wire_frame_keep(f));
-    wire_frame_drop(f);
-}
-
 static void drop_up(struct hub *h)
 {
     wire_close(&h->wire);
 }
 
 /* The end, by our own judgement: the coordinator is gone, or refused us. */
-static void end_here(struct hub *h, const char *text)
+void hub_end_here(struct hub *h, const char *text)
 {
     if (h->state == HUB_ENDED)
         return;
     h->state = HUB_ENDED;
     struct message_end end = {.code = 1};
     snprintf(end.text, sizeof end.text, "node %s: %s", h->env->node, text);
-    send_down_all(h, message_end(&end));
+    hub_send_down_all(h, message_end(&end));
     drop_up(h);
 }
 
 /* ---- up: to the coordinator ---- */
 
 static void connection_failed(struct hub *h, int64_t now);
-static void check_tasks(struct hub *h);
 
-static void send_up(struct hub *h, struct wire_frame *f)
+void hub_send_up(struct hub *h, struct wire_frame *f)
 {
     if (h->wire.fd < 0)
         wire_frame_drop(f);
@@ -110,15 +45,7 @@ static void send_up(struct hub *h, struct wire_frame *f)
         connection_failed(h, clock_ms());
 }
 
-static struct message_rank rank_of(const struct hub *h, const struct hub_task *t)
-{
-    const struct message_assign *a = &h->assigned;
-    return (struct message_rank){.rank = (uint32_t)a->node_rank * a->local_world +
-                                         (uint32_t)t->local_id,
-                                 .generation = a->generation};
-}
-
-static int running(const struct hub *h)
+int hub_running(const struct hub *h)
 {
     return h->state == HUB_REGISTERED && h->has_assigned && h->assigned.node_rank >= 0;
 }
@@ -126,22 +53,22 @@ static int running(const struct hub *h)
 /* Tell again all that the coordinator may not have heard. */
 static void tell_again(struct hub *h)
 {
-    for (int i = 0; i < h->n_all && running(h); i++) {
+    for (int i = 0; i < h->n_all && hub_running(h); i++) {
         struct hub_task *t = &h->all[i];
         if (t->local_id < 0)
             continue;
         if (t->opened)
-            send_up(h, message_rank(MESSAGE_OPENED, rank_of(h, t)));
+            hub_send_up(h, message_rank(MESSAGE_OPENED, hub_rank_of(h, t)));
         if (t->exchange)
-            send_up(h, wire_frame_keep(t->exchange));
+            hub_send_up(h, wire_frame_keep(t->exchange));
         if (t->address)
-            send_up(h, wire_frame_keep(t->address));
+            hub_send_up(h, wire_frame_keep(t->address));
         if (t->ask)
-            send_up(h, wire_frame_keep(t->ask));
+            hub_send_up(h, wire_frame_keep(t->ask));
         if (t->done)
-            send_up(h, message_rank(MESSAGE_DONE, rank_of(h, t)));
+            hub_send_up(h, message_rank(MESSAGE_DONE, hub_rank_of(h, t)));
         if (t->exited)
-            send_up(h, wire_frame_keep(t->exited));
+            hub_send_up(h, wire_frame_keep(t->exited));
     }
 }
 
@@ -173,22 +100,8 @@ static void register_node(struct hub *h)
     snprintf(r.topology, sizeof r.topology, "%s", env->topology);
     agent_address(env, h->wire.fd, r.address);
     h->state = HUB_REGISTERED;
-    send_up(h, message_register(&r));
+    hub_send_up(h, message_register(&r));
     tell_again(h);
-}
-
-/* What the tasks have said is of the generation before. */
-static void forget(struct hub *h)
-{
-    for (int i = 0; i < h->n_all; i++) {
-        struct hub_task *t = &h->all[i];
-        wire_frame_drop(t->exchange);
-        wire_frame_drop(t->address);
-        wire_frame_drop(t->ask);
-        wire_frame_drop(t->exited);
-        t->exchange = t->address = t->ask = t->exited = NULL;
-        t->opened = t->done = 0;
-    }
 }
 
 static void take_assign(struct hub *h, const struct wire_message *m)
@@ -198,17 +111,17 @@ static void take_assign(struct hub *h, const struct wire_message *m)
         if (a)
             message_assign_free(a);
         free(a);
-        end_here(h, "an assignment from the coordinator that makes no sense");
+        hub_end_here(h, "an assignment from the coordinator that makes no sense");
         return;
     }
     message_assign_free(a); /* the tasks read the plan, the hub needs it not */
     if (!h->has_assigned || a->generation > h->assigned.generation) {
         h->assigned = *a;
         h->has_assigned = 1;
-        forget(h);
-        send_up(h, message_port(next_port(h)));
-        send_down_all(h, message_again(m));
-        check_tasks(h);
+        hub_forget(h);
+        hub_send_up(h, message_port(next_port(h)));
+        hub_send_down_all(h, message_again(m));
+        hub_check_tasks(h);
     }
     free(a);
 }
@@ -225,7 +138,7 @@ static void take_exchanged(struct hub *h, const struct wire_message *m)
             continue;
         wire_frame_drop(t->exchange);
         t->exchange = NULL;
-        send_down(h, t, wire_frame_keep(f));
+        hub_send_down(h, t, wire_frame_keep(f));
     }
     wire_frame_drop(f);
 }
@@ -233,8 +146,8 @@ static void take_exchanged(struct hub *h, const struct wire_message *m)
 /* Addresses: to the task that has asked. */
 static void take_answer(struct hub *h, const struct wire_message *m)
 {
-    uint32_t rank, turn, first = running(h) ? rank_of(h, &(struct hub_task){0}).rank : 0;
-    if (message_get_answer_to(m, &rank, &turn) || !running(h) || rank < first ||
+    uint32_t rank, turn, first = hub_running(h) ? hub_rank_of(h, &(struct hub_task){0}).rank : 0;
+    if (message_get_answer_to(m, &rank, &turn) || !hub_running(h) || rank < first ||
         rank - first >= h->env->local_tasks)
         return;
     struct hub_task *t = h->tasks[rank - first];
@@ -242,7 +155,7 @@ static void take_answer(struct hub *h, const struct wire_message *m)
         return;
     wire_frame_drop(t->ask);
     t->ask = NULL;
-    send_down(h, t, message_again(m));
+    hub_send_down(h, t, message_again(m));
 }
 
 static void take_from_coordinator(struct hub *h, const struct wire_message *m)
@@ -252,7 +165,7 @@ static void take_from_coordinator(struct hub *h, const struct wire_message *m)
     switch (m->type) {
     case MESSAGE_BEAT:
         if (!wire_pending(&h->wire))
-            send_up(h, message_plain(MESSAGE_BEAT));
+            hub_send_up(h, message_plain(MESSAGE_BEAT));
         return;
     case MESSAGE_ASSIGN:
         take_assign(h, m);
@@ -264,19 +177,19 @@ static void take_from_coordinator(struct hub *h, const struct wire_message *m)
         take_answer(h, m);
         return;
     case MESSAGE_REFUSED:
-        end_here(h, message_get_refused(m, text) ? "refused by the coordinator" : text);
+        hub_end_here(h, message_get_refused(m, text) ? "refused by the coordinator" : text);
         return;
     case MESSAGE_STOP:
     case MESSAGE_LOOK:
-        send_down_all(h, message_again(m));
+        hub_send_down_all(h, message_again(m));
         return;
     case MESSAGE_END:
         if (message_get_end(m, &end)) {
-            end_here(h, "the coordinator's last word makes no sense");
+            hub_end_here(h, "the coordinator's last word makes no sense");
             return;
         }
         h->state = HUB_ENDED;
-        send_down_all(h, message_again(m));
+        hub_send_down_all(h, message_again(m));
         return;
     default:
         return; /* nothing a coordinator of this version says */
@@ -292,7 +205,7 @@ static void take_proof(struct hub *h, const struct wire_message *m)
     if (m->type == MESSAGE_CHALLENGE && !message_get_challenge(m, h->theirs) &&
         !auth_random(h->nonce, NULL) &&
         !auth_proof(secret, "node", h->theirs, h->nonce, mac, NULL)) {
-        send_up(h, message_proof(h->nonce, mac));
+        hub_send_up(h, message_proof(h->nonce, mac));
         return;
     }
     if (m->type == MESSAGE_WELCOME && !message_get_welcome(m, mac))
@@ -306,7 +219,7 @@ static void take_proof(struct hub *h, const struct wire_message *m)
     register_node(h);
 }
 
-static void start_attempt(struct hub *h, int64_t now)
+void hub_start(struct hub *h, int64_t now)
 {
     h->state = HUB_CONNECTING;
     h->attempt_at = now + HUB_TRY_MS;
@@ -377,166 +290,6 @@ static void handle_up(struct watch *w, uint32_t events)
         connection_failed(h, clock_ms());
 }
 
-/* ---- the tasks ---- */
-
-static int enough_tasks(struct hub *h)
-{
-    return h->joined == (int)h->env->local_tasks;
-}
-
-static void task_join(struct hub *h, struct hub_task *t, const struct wire_message *m)
-{
-    struct message_join join;
-    if (m->type != MESSAGE_JOIN || message_get_join(m, &join) ||
-        join.local_id >= h->env->local_tasks || h->tasks[join.local_id]) {
-        task_gone(h, t);
-        return;
-    }
-    t->local_id = (int)join.local_id;
-    h->tasks[join.local_id] = t;
-    h->joined++;
-    if (h->state == HUB_GATHERING && enough_tasks(h))
-        start_attempt(h, clock_ms());
-}
-
-static int task_says(struct hub *h, struct hub_task *t, const struct wire_message *m)
-{
-    struct message_rank is, should = rank_of(h, t);
-    uint32_t turn;
-    const unsigned char *blob;
-    size_t bytes;
-    if (!h->has_assigned || message_get_rank(m, &is))
-        return -1;
-    if (is.generation < should.generation)
-        return 0; /* it was on its way when the next began */
-    if (is.generation != should.generation || is.rank != should.rank)
-        return -1;
-    switch (m->type) {
-    case MESSAGE_OPENED:
-        t->opened = 1;
-        break;
-    case MESSAGE_DONE:
-        t->done = 1;
-        break;
-    case MESSAGE_EXCHANGE:
-        if (message_get_exchange(m, &is, &turn, &blob, &bytes) || t->exchange)
-            return -1;
-        t->turn = turn;
-        t->exchange = message_again(m);
-        break;
-    case MESSAGE_PUBLISH:
-        if (t->address)
-            return -1;
-        t->address = message_again(m);
-        break;
-    case MESSAGE_ASK:
-        if (t->ask)
-            return -1;
-        t->ask = message_again(m);
-        break;
-    case MESSAGE_EXITED:
-        t->exited = message_again(m);
-        break;
-    case MESSAGE_PROGRESS:
-    case MESSAGE_SEEN:
-    case MESSAGE_SIGNALLED:
-        break;
-    default:
-        return -1;
-    }
-    if (running(h))
-        send_up(h, message_again(m));
-    return 0;
-}
-
-/* Nobody is there to speak for this task any more, nor to start a worker. */
-static void report_gone(struct hub *h, struct hub_task *t)
-{
-    struct message_exited how = {.who = rank_of(h, t), .signal = SIGKILL, .flags = EXITED_NO_AGENT};
-    wire_frame_drop(t->exited);
-    t->exited = message_exited(&how);
-    if (running(h))
-        send_up(h, wire_frame_keep(t->exited));
-}
-
-/* Some may have gone while the node was a spare, or between two generations. */
-static void check_tasks(struct hub *h)
-{
-    for (int i = 0; i < h->n_all && h->assigned.node_rank >= 0; i++)
-        if (h->all[i].local_id >= 0 && !h->all[i].present)
-            report_gone(h, &h->all[i]);
-}
-
-/* A task's agent is gone. Before the end that is its worker's death too. */
-static void task_gone(struct hub *h, struct hub_task *t)
-{
-    if (!t->present)
-        return;
-    t->present = 0;
-    wire_close(&t->wire);
-    if (t->local_id < 0 || h->state == HUB_ENDED)
-        return;
-    char text[128];
-    snprintf(text, sizeof text, "the agent of local task %d is gone", t->local_id);
-    if (h->has_assigned && h->assigned.node_rank >= 0)
-        report_gone(h, t);
-    else
-        end_here(h, text);
-}
-
-static void handle_task(struct watch *w, uint32_t events)
-{
-    struct hub_task *t = (struct hub_task *)w;
-    struct hub *h = t->hub;
-    if (!t->present)
-        return;
-    if (events & EPOLLOUT && watch_send(h->epoll, &t->watch, &t->wire, NULL)) {
-        task_gone(h, t);
-        return;
-    }
-    enum wire_status status = wire_read(&t->wire);
-    struct wire_message m;
-    struct err err;
-    int more = 0, bad = 0;
-    while (t->present && !bad && (more = wire_next(&t->wire, &m, &err)) > 0) {
-        if (t->local_id < 0)
-            task_join(h, t, &m);
-        else
-            bad = task_says(h, t, &m);
-    }
-    if (t->present && (bad || more < 0 || status != WIRE_OK))
-        task_gone(h, t);
-}
-
-static int add_task(struct hub *h, int fd)
-{
-    if (h->n_all == h->room_all) {
-        close(fd);
-        return -1;
-    }
-    struct hub_task *t = &h->all[h->n_all++];
-    *t = (struct hub_task){.watch.handle = handle_task, .hub = h, .local_id = -1, .present = 1};
-    wire_open(&t->wire, fd, WIRE_MAX_BYTES);
-    if (watch_add(h->epoll, &t->watch, fd)) {
-        task_gone(h, t);
-        return -1;
-    }
-    return 0;
-}
-
-static void handle_listener(struct watch *w, uint32_t events)
-{
-    struct hub *h = ((struct hub_listener *)w)->hub;
-    (void)events;
-    int fd = accept4(h->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    if (agent_socket_check(fd))
-        close(fd);
-    else
-        add_task(h, fd);
-}
-
 /* ---- the whole ---- */
 
 int hub_open(struct hub **out, const struct agent_env *env, int epoll, int own_fd, int64_t now,
@@ -550,7 +303,7 @@ int hub_open(struct hub **out, const struct agent_env *env, int epoll, int own_f
     h->env = env;
     h->epoll = epoll;
     h->wire.fd = h->reserved = h->listener.fd = -1;
-    h->listener.watch.handle = handle_listener;
+    h->listener.watch.handle = hub_handle_listener;
     h->listener.hub = h->up.hub = h;
     h->up.watch.handle = handle_up;
     h->give_up_at = now + AGENT_JOIN_MS;
@@ -561,7 +314,7 @@ int hub_open(struct hub **out, const struct agent_env *env, int epoll, int own_f
         close(own_fd);
         return err_set(err, "out of memory for %u tasks", env->local_tasks);
     }
-    if (add_task(h, own_fd))
+    if (hub_add_task(h, own_fd))
         return err_set_errno(err, errno, "cannot watch a socket");
     if (env->local_tasks == 1)
         return 0;
@@ -578,11 +331,9 @@ void hub_close(struct hub *h)
     if (!h)
         return;
     drop_up(h);
-    for (int i = 0; i < h->n_all; i++) {
+    for (int i = 0; i < h->n_all; i++)
         wire_close(&h->all[i].wire);
-        wire_frame_drop(h->all[i].exchange);
-        wire_frame_drop(h->all[i].exited);
-    }
+    hub_forget(h);
     if (h->listener.fd >= 0)
         close(h->listener.fd);
     if (h->reserved >= 0)
@@ -607,7 +358,7 @@ static void give_up(struct hub *h)
                  "host (SrunPortRange helps with firewalls)",
                  h->env->door.address[0], h->env->door.port, AGENT_JOIN_MS / 1000);
     h->orphaned = h->has_assigned;
-    end_here(h, text);
+    hub_end_here(h, text);
 }
 
 /* REGISTERED: the coordinator beats; if it is silent for long, make the connection anew. */
@@ -642,7 +393,7 @@ int64_t hub_tick(struct hub *h, int64_t now)
         return h->give_up_at;
     if (now >= h->attempt_at) {
         drop_up(h);
-        start_attempt(h, now);
+        hub_start(h, now);
     }
     return h->attempt_at < h->give_up_at ? h->attempt_at : h->give_up_at;
 }

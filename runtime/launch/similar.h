@@ -1,9 +1,9 @@
 /* similar.h - a blob in a message, told by how it differs from the one before it.
  *
- * All nodes get the addresses of all ranks, so the bytes of an exchange grow with the square of the
- * job: 16,384 ranks of 300 bytes are 10 GB for 2,048 nodes. The addresses of a launch are much
- * alike (same devices, same flags; ports and identities differ), so each is written as stretches
- * that are equal at the same offset in the one before, and bytes that are not.
+ * Where all ranks' addresses go to all nodes, the bytes grow with the square of the job: 16,384
+ * addresses of 300 bytes are 10 GB for 2,048 nodes. They are much alike (same devices, same flags;
+ * ports and identities differ), so each is written as stretches that are equal at the same offset
+ * in another, the one before it or the first (directory.h), and bytes that are not.
  *
  * Form: length, then pairs until it is reached: so many bytes as before, so many new ones, which
  * follow. Numbers are base 128, low digits first, the top bit set on all but the last. */
