@@ -1,5 +1,5 @@
 /* coordinator.c - the loop: messages in, run.h decides, messages out. */
-#include "launch/coordinator.h"
+#include "launch/coordinator_impl.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,14 +14,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "launch/coordinator_relaunch.h"
 #include "launch/coordinator_requeue.h"
-#include "launch/directory.h"
-#include "launch/exchange.h"
 #include "launch/message.h"
-#include "launch/peers.h"
-#include "launch/runstate.h"
-#include "launch/runlog.h"
 #include "launch/takeover.h"
 
 enum {
@@ -29,24 +23,6 @@ enum {
     SRUN_GONE_MS = 2000, /* what the nodes said before srun's end has arrived by then */
     SRUN_LINE_BYTES = 1000,
     EVENTS = 64,
-};
-
-struct coordinator {
-    struct coordinator_options options;
-    struct run run;
-    struct peers peers;
-    struct runlog log;
-    struct runstate record;
-    struct relaunch relaunch;
-    struct exchange exchange;
-    struct directory directory;
-    uint32_t generation; /* that the nodes have been told of, 0: none yet */
-    int replicas;        /* of the generation before */
-    int recovering;      /* it began with a takeover whose phases are not told yet */
-    int64_t next_beat;
-    int64_t walked;    /* when all peers were last looked at */
-    int64_t srun_gone; /* when; 0: it is there */
-    int64_t leave_by;  /* after the end; INT64_MAX before */
 };
 
 /* A line for the plugin in srun: `say TEXT` for the user, `end STATUS` at the very end. */
@@ -185,20 +161,20 @@ static void lost_connection(struct coordinator *c, struct peer *peer, int orderl
         run_broken(&c->run, node, clock_ms());
 }
 
-static void send_to(struct coordinator *c, struct peer *peer, struct wire_frame *f)
+void coordinator_send(struct coordinator *c, struct peer *peer, struct wire_frame *f)
 {
     if (peers_send(&c->peers, peer, f))
         lost_connection(c, peer, 0, "its connection broke");
 }
 
 /* To every node with a connection; only those with ranks if `ranks`. Drops the caller's hold. */
-static void send_to_all(struct coordinator *c, struct wire_frame *f, int ranks)
+void coordinator_send_all(struct coordinator *c, struct wire_frame *f, int ranks)
 {
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
         const struct run_node *node = p->stage == PEER_NODE ? &c->run.nodes[p->node] : NULL;
         if (node && node->state == RUN_NODE_UP && (!ranks || node->node_rank >= 0))
-            send_to(c, p, wire_frame_keep(f));
+            coordinator_send(c, p, wire_frame_keep(f));
     }
     wire_frame_drop(f);
 }
@@ -210,7 +186,7 @@ static void send_assignment(struct coordinator *c, struct peer *peer, int spares
     const struct coordinator_options *o = &c->options;
     struct message_assign *a = calloc(1, sizeof *a);
     if (!a) {
-        send_to(c, peer, NULL);
+        coordinator_send(c, peer, NULL);
         return;
     }
     *a = (struct message_assign){
@@ -236,7 +212,7 @@ static void send_assignment(struct coordinator *c, struct peer *peer, int spares
     snprintf(a->run_id, sizeof a->run_id, "%s", o->run_id);
     snprintf(a->run_dir, sizeof a->run_dir, "%s", o->run_dir ? o->run_dir : "");
     snprintf(a->restore, sizeof a->restore, "%s", o->restore ? o->restore : "");
-    send_to(c, peer, message_assign(a));
+    coordinator_send(c, peer, message_assign(a));
     free(a);
 }
 
@@ -283,7 +259,7 @@ static void dismiss_lost(struct coordinator *c)
         if (p->stage == PEER_NODE && !p->dismissed &&
             c->run.nodes[p->node].state == RUN_NODE_LOST) {
             p->dismissed = 1;
-            send_to(c, p, message_end(&end));
+            coordinator_send(c, p, message_end(&end));
         }
     }
 }
@@ -307,7 +283,7 @@ static void take_over(struct coordinator *c)
 
 /* Training goes on: say how long that took. A program that does not report steps never comes here.
  */
-static void tell_recovery(struct coordinator *c)
+void coordinator_tell_recovery(struct coordinator *c)
 {
     const struct run *run = &c->run;
     char phases[256], text[320];
@@ -352,147 +328,6 @@ static void take_register(struct coordinator *c, struct peer *peer, const struct
         send_assignment(c, peer, run_spares(&c->run)); /* it did not hear the newest */
 }
 
-/* ---- about ranks ---- */
-
-/* 0, or -1 if this is no message of a rank on that node. */
-static int take_exchange(struct coordinator *c, struct peer *peer, const struct wire_message *m)
-{
-    struct exchange *x = &c->exchange;
-    struct message_rank who;
-    uint32_t turn;
-    const unsigned char *blob;
-    size_t bytes;
-    if (message_get_exchange(m, &who, &turn, &blob, &bytes) ||
-        run_opened(&c->run, peer->node, who.rank, clock_ms()))
-        return -1;
-    switch (exchange_take(x, who.rank, turn, blob, bytes)) {
-    case EXCHANGE_STRANGE:
-        return -1;
-    case EXCHANGE_KEPT:
-        break;
-    case EXCHANGE_AGAIN:
-        send_to(c, peer, wire_frame_keep(x->answer));
-        break;
-    case EXCHANGE_DONE:
-        run_met(&c->run, clock_ms());
-        send_to_all(c, wire_frame_keep(x->answer), 1);
-        break;
-    case EXCHANGE_TOO_LONG:
-        run_stop(&c->run, 1, "the ranks' addresses are too long for one exchange", clock_ms());
-        break;
-    case EXCHANGE_NO_MEMORY:
-        run_stop(&c->run, 1, "the coordinator is out of memory", clock_ms());
-        break;
-    }
-    return 0;
-}
-
-/* What the ranks of a node have asked for, if it is there. */
-static void answer_node(struct coordinator *c, struct peer *peer)
-{
-    int tasks = c->run.config.shape.tasks, failed;
-    for (int k = 0; peer->stage == PEER_NODE && k < tasks; k++) {
-        int first = c->run.nodes[peer->node].node_rank * tasks;
-        struct wire_frame *f =
-            first < 0 ? NULL : directory_answer(&c->directory, (uint32_t)(first + k), &failed);
-        if (f)
-            send_to(c, peer, f);
-        else if (first >= 0 && failed)
-            run_stop(&c->run, 1, "the coordinator is out of memory", clock_ms());
-    }
-}
-
-static int take_publish(struct coordinator *c, struct peer *peer, const struct wire_message *m)
-{
-    struct message_rank who;
-    const unsigned char *address;
-    size_t bytes;
-    struct err err;
-    if (message_get_publish(m, &who, &address, &bytes) ||
-        run_opened(&c->run, peer->node, who.rank, clock_ms()))
-        return -1;
-    int all = directory_publish(&c->directory, who.rank, address, bytes, &err);
-    if (all < 0)
-        run_stop(&c->run, 1, err.text, clock_ms());
-    if (all <= 0)
-        return 0;
-    run_met(&c->run, clock_ms());
-    for (struct peer *p = c->peers.first, *next; p; p = next) {
-        next = p->next;
-        if (p->stage == PEER_NODE && c->run.nodes[p->node].state == RUN_NODE_UP)
-            answer_node(c, p);
-    }
-    return 0;
-}
-
-static int take_ask(struct coordinator *c, struct peer *peer, const struct wire_message *m)
-{
-    struct message_ask ask;
-    if (message_get_ask(m, &ask))
-        return -1;
-    int bad = run_opened(&c->run, peer->node, ask.who.rank, clock_ms()) ||
-              directory_ask(&c->directory, &ask);
-    free(ask.wanted);
-    if (!bad)
-        answer_node(c, peer);
-    return bad ? -1 : 0;
-}
-
-static int take_exited(struct coordinator *c, struct peer *peer, const struct wire_message *m)
-{
-    struct message_exited how;
-    char way[64];
-    if (message_get_exited(m, &how) || run_exited(&c->run, peer->node, &how, clock_ms()))
-        return -1;
-    run_describe_exit(&how, way, sizeof way);
-    runlog_line(&c->log, "rank %u on node %s: %s%s%s, last step %lld", how.who.rank,
-                c->run.nodes[peer->node].info.node, way,
-                how.flags & EXITED_ORDERED ? ", on a signal to the step" : "",
-                how.flags & EXITED_DONE ? ", done" : "",
-                (long long)c->run.ranks[how.who.rank].step);
-    return 0;
-}
-
-static int take_from_rank(struct coordinator *c, struct peer *peer, const struct wire_message *m)
-{
-    struct message_rank who;
-    struct message_seen seen;
-    int64_t step;
-    uint32_t busy_us;
-    if (message_get_rank(m, &who) || who.generation > c->run.config.generation)
-        return -1;
-    if (who.generation < c->run.config.generation)
-        return 0; /* it was on its way when the next began */
-    switch (m->type) {
-    case MESSAGE_OPENED:
-        return run_opened(&c->run, peer->node, who.rank, clock_ms());
-    case MESSAGE_DONE:
-        return run_done(&c->run, peer->node, who.rank);
-    case MESSAGE_PROGRESS:
-        if (message_get_progress(m, &who, &step, &busy_us) ||
-            run_progress(&c->run, peer->node, who.rank, step, busy_us, clock_ms()))
-            return -1;
-        tell_recovery(c);
-        return 0;
-    case MESSAGE_EXCHANGE:
-        return take_exchange(c, peer, m);
-    case MESSAGE_PUBLISH:
-        return take_publish(c, peer, m);
-    case MESSAGE_ASK:
-        return take_ask(c, peer, m);
-    case MESSAGE_EXITED:
-        return take_exited(c, peer, m);
-    case MESSAGE_SIGNALLED:
-        return run_signalled(&c->run, peer->node, who.rank);
-    case MESSAGE_SEEN:
-        return message_get_seen(m, &seen) ? -1
-                                          : run_seen(&c->run, peer->node, who.rank,
-                                                     (char)seen.state, (int64_t)seen.cpu_ms);
-    default:
-        return -1;
-    }
-}
-
 static int take_from_node(struct coordinator *c, struct peer *peer, const struct wire_message *m)
 {
     struct run_node *node = &c->run.nodes[peer->node];
@@ -502,7 +337,7 @@ static int take_from_node(struct coordinator *c, struct peer *peer, const struct
         return 0;
     if (m->type == MESSAGE_PORT)
         return message_get_port(m, &node->info.port);
-    return take_from_rank(c, peer, m);
+    return coordinator_take_from_rank(c, peer, m);
 }
 
 static void take_message(struct coordinator *c, struct peer *peer, const struct wire_message *m)
@@ -609,7 +444,7 @@ static void announce_end(struct coordinator *c)
                  c->run.nodes[p->node].state == RUN_NODE_UP ? why : "");
         if (*end.text)
             why = "";
-        send_to(c, p, message_end(&end));
+        coordinator_send(c, p, message_end(&end));
     }
 }
 
@@ -630,7 +465,7 @@ static void beat(struct coordinator *c, int64_t now)
     for (struct peer *p = c->peers.first, *next; p; p = next) {
         next = p->next;
         if (p->stage == PEER_NODE && !wire_pending(&p->wire))
-            send_to(c, p, message_plain(MESSAGE_BEAT));
+            coordinator_send(c, p, message_plain(MESSAGE_BEAT));
     }
 }
 
@@ -681,7 +516,7 @@ static void look(struct coordinator *c)
     struct progress *p = &c->run.progress;
     if (p->asked < p->looks) {
         p->asked = p->looks;
-        send_to_all(c, message_plain(MESSAGE_LOOK), 1);
+        coordinator_send_all(c, message_plain(MESSAGE_LOOK), 1);
     }
     if (!*p->slow)
         return;
