@@ -15,6 +15,9 @@
 #include "crc.h"
 #include "runs.h"
 
+/* Enough for a fast drive to be busy, little enough to be thrown away. */
+enum { FILE_AHEAD_BLOCKS = 8 };
+
 int file_read_at(struct ckpt_file *f, void *to, int64_t n, int64_t at, struct err *err)
 {
     if (f->memory) {
@@ -135,6 +138,19 @@ int file_check_block(const struct ckpt_file *f, int64_t i, uint32_t crc, struct 
                    f->header_bytes + (i + 1) * CKPT_CRC_BLOCK, crc, f->crcs[i]);
 }
 
+/* Who has read the block before i goes on, most likely: the next ones may be on their way while
+ * this one is checked and used. */
+static void read_ahead(struct ckpt_file *f, int64_t i)
+{
+    int64_t from = f->ahead > i ? f->ahead : i, end = i + FILE_AHEAD_BLOCKS;
+    if (i != f->block_index + 1)
+        from = end = i;
+    if (from < end)
+        posix_fadvise(f->fd, f->header_bytes + from * CKPT_CRC_BLOCK, (end - from) * CKPT_CRC_BLOCK,
+                      POSIX_FADV_WILLNEED);
+    f->ahead = end;
+}
+
 const unsigned char *file_block(struct ckpt_file *f, int64_t i, struct err *err)
 {
     int64_t at = i * CKPT_CRC_BLOCK, n = f->data_bytes - at;
@@ -143,6 +159,8 @@ const unsigned char *file_block(struct ckpt_file *f, int64_t i, struct err *err)
     const unsigned char *p = f->memory ? f->memory + f->header_bytes + at : f->block;
     if (i == f->block_index)
         return p;
+    if (!f->memory)
+        read_ahead(f, i);
     f->block_index = -1;
     if (!f->memory) {
         if (!f->block && !(f->block = malloc(CKPT_CRC_BLOCK))) {

@@ -20,6 +20,7 @@ struct ckpt_file {
     uint32_t digest;
     unsigned char *block; /* the last block read, checked; room for CKPT_CRC_BLOCK */
     int64_t block_index;  /* which, -1: none */
+    int64_t ahead;        /* blocks before it have been asked for */
 };
 
 /* Block i of the data, checked; valid until the next call. NULL: err. */
