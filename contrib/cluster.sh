@@ -378,11 +378,8 @@ link_of() {
 # Every process that descends from the slurmstepds of a plain node, they and its slurmd included.
 plain_processes() { # NAME
     local p todo="" all=""
-    todo=$(pid_of "$1")
-    for p in /proc/[0-9]*; do
-        { tr '\0' '\n' <"$p/environ" | grep -qxF "GTRAIN_CLUSTER_NODE=$dir/$1"; } 2>/dev/null &&
-            todo="$todo ${p#/proc/}"
-    done
+    # By one process: a node is lost at once, also on a machine that runs much else.
+    todo="$(pid_of "$1") $(grep -lszxF "GTRAIN_CLUSTER_NODE=$dir/$1" /proc/[0-9]*/environ | cut -d/ -f3)"
     while [ -n "${todo# }" ]; do
         all="$all $todo"
         todo=$(for p in $todo; do cat "/proc/$p/task/"*/children 2>/dev/null; done)
