@@ -1,7 +1,8 @@
 /* simulate.c - `gtrain simulate`: how much of a long run's time would be useful under failures.
  *
- * What the plan says is taken from it, an option says it better, and what neither says has a
- * default; all of it is printed, so that no number of the result hides where it came from. */
+ * What the plan says is taken from it, measured values say it better, an option best, and what
+ * none says has a default; all of it is printed, so that no number of the result hides where it
+ * came from. */
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/simulate_measured.h"
 #include "cli/simulate_svg.h"
 #include "plan/plan.h"
 #include "plan/simulate.h"
@@ -27,7 +29,8 @@ struct arguments {
     double snapshot_stall_s, snapshot_copy_s, detect_s, restart_s;
     double restore_local_s, restore_partner_s, restore_shared_s;
     double spares, repair_hours, requeue_s, runs, seed;
-    const char *interval, *redundancy, *snapshots, *trace, *svg, *plan;
+    const char *interval, *redundancy, *snapshots, *trace, *svg, *plan, *measured_in;
+    struct measured measured;
 };
 
 enum value { POSITIVE, NOT_NEGATIVE, COUNT, COUNT_OR_NONE, TEXT };
@@ -73,6 +76,7 @@ static const struct {
     {"snapshots", TEXT, offsetof(struct arguments, snapshots), 0},
     {"trace", TEXT, offsetof(struct arguments, trace), 0},
     {"svg", TEXT, offsetof(struct arguments, svg), 0},
+    {"measured", TEXT, offsetof(struct arguments, measured_in), 0},
 };
 
 enum { N_OPTIONS = sizeof options / sizeof *options, OPT_FIRST = 256, MOST_RUNS = 100000 };
@@ -95,6 +99,7 @@ static const char usage_text[] =
     "  --detect-s S (10)   --restart-s S (15)   --restore-local-s S (2)\n"
     "  --restore-partner-s S (5)   --restore-shared-s S (60)\n"
     "  --repair-hours H (1)   --requeue-s S (60)\n"
+    "  --measured FILE|DIR    lines of option, value, where from; or a run's folder\n"
     "The simulation:\n"
     "  --runs N (200)   --seed N (1)   --svg OUT\n"
     "gtrain-simulate(1) says where each default comes from.\n";
@@ -130,16 +135,11 @@ static int set_option(struct arguments *a, int i, const char *text)
     return read_number(options[i].name, options[i].value, text, to);
 }
 
-/* 0, 1 after --help, or -1 after an error that is told. */
-static int parse(int argc, char **argv, struct arguments *a)
+/* Texts in a first pass, numbers in a second, which so overrule what a text has led to. Returns as
+ * parse does. */
+static int read_options(int argc, char **argv, const struct option *all, struct arguments *a,
+                        bool texts)
 {
-    struct option all[N_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
-    *a = (struct arguments){0};
-    for (int i = 0; i < N_OPTIONS; i++) {
-        all[i + 1] = (struct option){options[i].name, required_argument, NULL, OPT_FIRST + i};
-        if (options[i].value != TEXT)
-            memcpy((char *)a + options[i].at, &options[i].otherwise, sizeof(double));
-    }
     optind = 1;
     opterr = 0;
     for (int c; (c = getopt_long(argc, argv, ":h", all, NULL)) != -1;) {
@@ -152,9 +152,56 @@ static int parse(int argc, char **argv, struct arguments *a)
                       argv[optind - 1], c == ':' ? "needs a value" : "is not an option");
             return -1;
         }
-        if (set_option(a, c - OPT_FIRST, optarg))
+        if ((options[c - OPT_FIRST].value == TEXT) == texts && set_option(a, c - OPT_FIRST, optarg))
             return -1;
     }
+    return 0;
+}
+
+/* Put the measured values where options put theirs. */
+static int take_measured(struct arguments *a)
+{
+    struct err err = {""};
+    if (!a->measured_in)
+        return 0;
+    if (measured_read(&a->measured, a->measured_in, &err)) {
+        cli_error("--measured: %s", err.text);
+        return -1;
+    }
+    for (int k = 0; k < a->measured.n; k++) {
+        const struct measured_value *v = &a->measured.values[k];
+        int i = 0;
+        while (i < N_OPTIONS && (options[i].value == TEXT || strcmp(options[i].name, v->name)))
+            i++;
+        if (i == N_OPTIONS) {
+            cli_error("--measured: %s: '%s' is no option with a number: `gtrain simulate --help` "
+                      "shows them",
+                      a->measured_in, v->name);
+            return -1;
+        }
+        if (set_option(a, i, v->value))
+            return -1;
+    }
+    return 0;
+}
+
+/* 0, 1 after --help, or -1 after an error that is told. */
+static int parse(int argc, char **argv, struct arguments *a)
+{
+    struct option all[N_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
+    *a = (struct arguments){.plan = NULL};
+    for (int i = 0; i < N_OPTIONS; i++) {
+        all[i + 1] = (struct option){options[i].name, required_argument, NULL, OPT_FIRST + i};
+        if (options[i].value != TEXT)
+            memcpy((char *)a + options[i].at, &options[i].otherwise, sizeof(double));
+    }
+    int rc = read_options(argc, argv, all, a, true);
+    if (!rc)
+        rc = take_measured(a);
+    if (!rc)
+        rc = read_options(argc, argv, all, a, false);
+    if (rc)
+        return rc;
     if (optind + 1 < argc) {
         cli_error("simulate: more than one plan file: `gtrain simulate --help` shows the use");
         return -1;
@@ -365,6 +412,14 @@ static int set_all(struct study *s, const struct arguments *a, const struct plan
 
 /* ---- output ---- */
 
+static void print_measured(const struct arguments *a)
+{
+    for (int i = 0; i < a->measured.n; i++) {
+        const struct measured_value *v = &a->measured.values[i];
+        printf("measured: %s %s: %s\n", v->name, v->value, v->from);
+    }
+}
+
 static double percent(double share)
 {
     return 100 * share;
@@ -477,6 +532,7 @@ static int run_study(struct study *s, const struct arguments *a, struct err *err
                                              &picture.best_interval, err);
     if (picture.n_intervals < 0)
         return -1;
+    print_measured(a);
     print_setting(s, a->gpus_per_node);
     print_parts(&summary);
     if (summary.unfinished)
