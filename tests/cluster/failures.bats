@@ -406,6 +406,55 @@ killed_in() { # WHAT FUNCTIONS
     shrugs_off "scontrol suspend, and resume after 4 s"
 }
 
+# Submit the training as a batch job: $job.
+submit() { # SPARES PLAN-VALUES
+    cat >"$dir/job.sh" <<END
+#!/bin/bash
+#SBATCH --gtrain-plan=$here/train.yaml$2 --gtrain-spares=$1 --gtrain-dir=$dir
+srun -u $gtrain train
+END
+    job=$(sbatch --parsable --open-mode=append -o "$dir/out" -N$((4 + $1)) --ntasks-per-node=1 "$dir/job.sh")
+}
+
+requeued() {
+    scontrol show job -o "$job" | grep -q "Restarts=1 "
+}
+
+# The job has ended well, and computed what it would have without us.
+job_recovers() { # WHAT OUTCOME
+    wait_for 60 gone "$job" || show
+    expect "losses of $steps steps, each computed once or more" "$(losses "$dir")" \
+        "$(losses "$here/undisturbed")" || show
+    row "$1" "$2" "$(seconds_to_go_on)" "$(steps_again)"
+}
+
+@test "the batch host is killed" {
+    covered_elsewhere requeue
+    submit 1 ",checkpoint.shared=$dir/shared,checkpoint.shared_every=1"
+    wait_for 40 at_step 5
+    strike "$cluster" kill "$(scontrol show job -o "$job" | sed -n 's/.* BatchHost=\([^ ]*\).*/\1/p')"
+    wait_for 40 requeued || show
+    # Slurm waits for the host to confirm the job's end; it would give up after SlurmdTimeout.
+    "$cluster" up >/dev/null
+    job_recovers "the batch host is killed (sbatch; it comes back at once, else SlurmdTimeout more)" \
+        "an agent that is left has the job requeued"
+}
+
+@test "more nodes than spares are killed under sbatch" {
+    covered_elsewhere requeue
+    submit 1 ",checkpoint.shared=$dir/shared,checkpoint.shared_every=1"
+    wait_for 40 grep -q '"kind":"shared"' "$dir/events.jsonl"
+    local host
+    host=$(scontrol show job -o "$job" | sed -n 's/.* BatchHost=\([^ ]*\).*/\1/p')
+    strike true
+    for node in $(awk '$1 ~ /^[0-9]-/ { print $2 }' "$dir/placement.txt" | grep -vx "$host" | head -n 2); do
+        "$cluster" kill "$node" >/dev/null
+    done
+    wait_for 40 requeued || show
+    "$cluster" up >/dev/null
+    job_recovers "two nodes are killed, one spare (sbatch)" "the job is requeued without them"
+}
+
 # ---- disks, old files, strangers ----
 
 # Leave nothing of a node's disk where checkpoints go.
@@ -466,4 +515,37 @@ fill_disk() { # NODE
     done
     shrugs_off "100 strangers on the coordinator's port"
     exec 7>&-
+}
+
+# ---- programs that are not ours ----
+
+@test "a program with a checkpoint of its own goes on from it" {
+    cat >"$dir/program" <<'END'
+#!/bin/sh
+# Each rank counts, keeps how far it is as a checkpoint of its own, and waits for the others.
+cd "$1" || exit
+i=0
+[ ! -e own.$RANK ] || read -r i <own.$RANK
+echo "$i $GTRAIN_GENERATION $RANK" >>began
+while [ $i -lt 100 ]; do
+    i=$((i + 1))
+    echo $i >own.$RANK.new && mv own.$RANK.new own.$RANK
+    for r in 0 1 2 3; do
+        until read -r other <own.$r && [ "$other" -ge $i ]; do sleep 0.02; done 2>/dev/null
+    done
+done
+END
+    chmod 755 "$dir/program"
+    bounded srun -N5 --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-spares=1 \
+        --gtrain-dir="$dir" "$dir/program" "$dir" >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+    wait_for 20 eval '[ "$(cat "$dir/own.0")" -ge 20 ]'
+    strike "$cluster" kill "$(node_of 1)"
+    wait $bounded || show
+    expect "how far each rank came" "$(cat "$dir"/own.?)" "$(yes 100 | head -n 4)"
+    expect "ranks of the second generation" "$(awk '$2 == 2 { print $3 }' "$dir/began" | sort)" \
+        "$(seq 0 3)"
+    expect "ranks that began from nothing then" "$(awk '$2 == 2 && $1 < 19' "$dir/began")" ""
+    row "a node is killed under another program" "all ranks start again, a spare among them" - \
+        "from its own checkpoint"
 }
