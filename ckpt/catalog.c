@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "drain.h"
+#include "parity.h"
 
 void scan_print_escaped(FILE *out, const char *text)
 {
@@ -317,4 +318,21 @@ const struct catalog_file *catalog_find_parity(const struct catalog *c, const st
 {
     const struct record_rank *k = &r->ranks[rank];
     return k->parity.path ? find(c, k->node, k->parity.path, k->parity.bytes, NULL) : NULL;
+}
+
+bool catalog_can_rebuild(const struct catalog *c, const struct record *r, int rank)
+{
+    bool files[PARITY_MEMBERS_MAX], parities[PARITY_MEMBERS_MAX];
+    struct parity_code code = {.keeps = r->ranks[rank].parity.keeps};
+    if (!r->ranks[rank].parity.path)
+        return false;
+    for (int i = 0; i < r->n; i++) {
+        const struct record_parity *p = &r->ranks[i].parity;
+        if (!p->path || p->group != r->ranks[rank].parity.group)
+            continue;
+        files[p->member] = catalog_find(c, r, i, NULL) != NULL;
+        parities[p->member] = catalog_find_parity(c, r, i) != NULL;
+        code.members++;
+    }
+    return parity_suffices(&code, files, parities);
 }

@@ -50,6 +50,9 @@ const struct catalog_file *catalog_find(const struct catalog *c, const struct re
 const struct catalog_file *catalog_find_parity(const struct catalog *c, const struct record *r,
                                                int rank);
 
+/* The rank's file can be had from what its group has (parity.h). */
+bool catalog_can_rebuild(const struct catalog *c, const struct record *r, int rank);
+
 /* The blob text for ckpt_scan; used by it alone. */
 void scan_print_escaped(FILE *out, const char *text);
 

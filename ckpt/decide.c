@@ -31,24 +31,6 @@ static const struct catalog_file *find(const struct catalog *c, const struct rec
     return f;
 }
 
-/* The rank's file can be had from what its group has. */
-static bool can_rebuild(const struct catalog *c, const struct record *r, int rank)
-{
-    bool files[PARITY_MEMBERS_MAX], parities[PARITY_MEMBERS_MAX];
-    struct parity_code code = {.keeps = r->ranks[rank].parity.keeps};
-    if (!r->ranks[rank].parity.path)
-        return false;
-    for (int i = 0; i < r->n; i++) {
-        const struct record_parity *p = &r->ranks[i].parity;
-        if (!p->path || p->group != r->ranks[rank].parity.group)
-            continue;
-        files[p->member] = catalog_find(c, r, i, NULL) != NULL;
-        parities[p->member] = catalog_find_parity(c, r, i) != NULL;
-        code.members++;
-    }
-    return parity_suffices(&code, files, parities);
-}
-
 /* report NULL: nobody asks why. */
 static void say(FILE *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -68,7 +50,7 @@ static bool is_whole(const struct catalog *c, const struct record *r, bool rebui
     for (int rank = 0; rank < r->n; rank++) {
         const char *why;
         int by;
-        if (find(c, r, rank, &by, &why) || (rebuild && can_rebuild(c, r, rank)))
+        if (find(c, r, rank, &by, &why) || (rebuild && catalog_can_rebuild(c, r, rank)))
             continue;
         if (!missing)
             say(report,

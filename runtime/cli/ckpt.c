@@ -76,6 +76,7 @@ static int scan_run(const struct place *p, const char *run, struct catalog *out,
 /* How much of a committed checkpoint is here. */
 struct presence {
     int here, elsewhere, missing;
+    int rebuilt; /* of the latter two, what can be had from the groups of what is here */
     int first_missing;
     const char *why;
 };
@@ -95,7 +96,10 @@ static struct presence presence_of(const struct catalog *c, const struct record 
         const char *why;
         if (catalog_find(c, r, rank, &why)) {
             p.here++;
-        } else if (!node_is_here(c, r->ranks[rank].node)) {
+            continue;
+        }
+        p.rebuilt += catalog_can_rebuild(c, r, rank);
+        if (!node_is_here(c, r->ranks[rank].node)) {
             p.elsewhere++;
         } else {
             if (!p.missing++) {
@@ -123,16 +127,42 @@ static const struct mark *print_mark(const struct catalog *c, const struct recor
     return m;
 }
 
+/* "; in groups of 4 that keep 1", of the smallest, or nothing. */
+static void print_groups(const struct record *r)
+{
+    int smallest = 0, keeps = 0;
+    for (int i = 0; i < r->n; i++) {
+        int members = 0;
+        if (!r->ranks[i].parity.path || r->ranks[i].parity.member)
+            continue;
+        for (int k = 0; k < r->n; k++)
+            members +=
+                r->ranks[k].parity.path && r->ranks[k].parity.group == r->ranks[i].parity.group;
+        if (!smallest || members < smallest) {
+            smallest = members;
+            keeps = r->ranks[i].parity.keeps;
+        }
+    }
+    if (smallest)
+        printf("; in groups of %d that keep %d", smallest, keeps);
+}
+
 static void print_state(const struct catalog *c, const struct record *r, const struct presence *p)
 {
     print_mark(c, r);
-    if (p->missing)
-        printf("not whole: rank %d's file on %s %s%s\n", p->first_missing,
-               r->ranks[p->first_missing].node, p->why, p->missing > 1 ? ", and more" : "");
-    else if (p->elsewhere)
-        printf("committed; %d of %d ranks are on other nodes\n", p->elsewhere, r->n);
-    else
-        printf("committed\n");
+    bool rebuilt = p->rebuilt == p->missing + p->elsewhere;
+    if (p->missing) {
+        printf("%s: rank %d's file on %s %s%s", rebuilt ? "can be rebuilt" : "not whole",
+               p->first_missing, r->ranks[p->first_missing].node, p->why,
+               p->missing > 1 ? ", and more" : "");
+    } else {
+        printf("committed");
+        print_groups(r);
+        if (p->elsewhere)
+            printf("; %d of %d ranks are on other nodes%s", p->elsewhere, r->n,
+                   rebuilt ? " and can be rebuilt from these" : "");
+    }
+    putchar('\n');
 }
 
 static void print_head(const char *run, const struct catalog *c)
@@ -229,26 +259,50 @@ static int verify_file(const struct catalog_file *f, const char *dir, uint32_t d
     return rv;
 }
 
+/* A line below that of the checkpoint. */
+static void print_bad(int *bad, const char *text)
+{
+    char shown[sizeof((struct err *)0)->text];
+    if (!(*bad)++)
+        printf("BAD\n");
+    plan_shown(text, shown, sizeof shown);
+    printf("             %s\n", shown);
+}
+
+/* One that cannot be read is marked, so that nothing is rebuilt from it. */
+static void verify_one(const struct catalog *c, const struct catalog_file *f, uint32_t digest,
+                       int *bad)
+{
+    struct err err;
+    if (!f || !verify_file(f, c->sources[f->source].dir, digest, &err))
+        return;
+    c->files[f - c->files].damaged = true;
+    print_bad(bad, err.text);
+}
+
 static int verify_record(const struct catalog *c, const struct record *r)
 {
     struct err err;
-    char shown[sizeof err.text];
-    int bad = 0;
+    int bad = 0, lost = 0, rebuilt = 0;
     for (int rank = 0; rank < r->n; rank++) {
         const char *why;
+        const struct record_rank *k = &r->ranks[rank];
         const struct catalog_file *f = catalog_find(c, r, rank, &why);
-        if (f && !verify_file(f, c->sources[f->source].dir, r->ranks[rank].digest, &err))
+        verify_one(c, f, k->digest, &bad);
+        verify_one(c, catalog_find_parity(c, r, rank), k->parity.digest, &bad);
+        if (f || !node_is_here(c, k->node))
             continue;
-        if (!f && !node_is_here(c, r->ranks[rank].node))
-            continue;
-        if (!f)
-            err_set(&err, "rank %d's file %s on %s %s", rank, r->ranks[rank].path,
-                    r->ranks[rank].node, why);
-        if (!bad++)
-            printf("BAD\n");
-        plan_shown(err.text, shown, sizeof shown);
-        printf("             %s\n", shown);
+        err_set(&err, "rank %d's file %s on %s %s", rank, k->path, k->node, why);
+        print_bad(&bad, err.text);
     }
+    for (int rank = 0; bad && rank < r->n; rank++)
+        if (!catalog_find(c, r, rank, NULL)) {
+            lost++;
+            rebuilt += catalog_can_rebuild(c, r, rank);
+        }
+    if (bad && rebuilt)
+        printf("             %d of %d files that are not here or damaged can be rebuilt\n", rebuilt,
+               lost);
     return bad;
 }
 

@@ -1,5 +1,5 @@
 /* test_ckpt_cli.c - `gtrain ckpt` as a person calls it: exit status and what it says. */
-#include "ckpt_help.h"
+#include "parity_help.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -222,12 +222,63 @@ static void test_refusals(void **unused)
     help_remove(dir);
 }
 
+/* What is here of a checkpoint in a group, and what can be rebuilt of the rest. */
+static void test_groups(void **unused)
+{
+    (void)unused;
+    struct group g;
+    struct err err;
+    char path[400];
+    group_make(&g, 3, 1, GROUP_SMALL, NULL);
+    ok(group_open(&g, 1, &err));
+    group_fill(&g, 5);
+    ok(group_checkpoint(&g, 5, &err));
+    group_close(&g);
+    expect("list", g.root, 0, "40  committed; in groups of 3 that keep 1\n");
+    expect("verify", g.root, 0, "good\n");
+    snprintf(path, sizeof path, "%s/run-1.e1.g1.s5.p2.safetensors", g.dirs[2]);
+    expect("show", path, 0, "gtrain.parity");
+    FILE *f = fopen(path, "r+b"); /* in the parities */
+    assert_non_null(f);
+    fseek(f, -6000, SEEK_END);
+    fputc('!', f);
+    fclose(f);
+    expect("list", g.root, 0, "committed; in groups of 3 that keep 1\n");
+    expect("verify", g.root, 1, "s5.p2.safetensors: bytes");
+    snprintf(path, sizeof path, "%s/run-1.e1.g1.s5.r1.safetensors", g.dirs[1]);
+    assert_int_equal(unlink(path), 0);
+    expect("list", g.root, 1, "can be rebuilt: rank 1's file on n1 is missing\n");
+    expect("verify", g.root, 1, "s5.r1.safetensors on n1 is missing\n"); /* the parity is bad */
+    char out[16384];
+    assert_int_equal(run("verify", g.root, out), 1);
+    assert_null(strstr(out, "can be rebuilt"));
+    help_remove(g.dirs[2]);
+    expect("list", g.root, 1, "not whole: rank 1's file on n1 is missing\n");
+    group_drop(&g);
+
+    group_make(&g, 3, 1, GROUP_SMALL, NULL);
+    ok(group_open(&g, 1, &err));
+    ok(group_checkpoint(&g, 5, &err));
+    group_close(&g);
+    help_remove(g.dirs[0]);
+    expect("list", g.root, 0,
+           "committed; in groups of 3 that keep 1; 1 of 3 ranks are on other nodes and can be "
+           "rebuilt from these\n");
+    snprintf(path, sizeof path, "%s/run-1.e1.g1.s5.r1.safetensors", g.dirs[1]);
+    f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, -5000, SEEK_END);
+    fputc('!', f);
+    fclose(f);
+    expect("verify", g.root, 1, "s5.r1.safetensors: bytes");
+    group_drop(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_run_folder),
-        cmocka_unit_test(test_prune),
+        cmocka_unit_test(test_commands),   cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_run_folder), cmocka_unit_test(test_prune),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("ckpt cli", tests, NULL, NULL);

@@ -252,6 +252,38 @@ static void lost_files_are_rebuilt(void **state)
     }
 }
 
+/* Another run goes on from one whose file is lost: what is rebuilt for it lies among its own files,
+ * the other's folder stays as it is, and it goes with the first commit. */
+static void another_run_takes_over(void **state)
+{
+    (void)state;
+    struct rig_result plain, rest;
+    struct rig_run alone = {
+        .folder = folder, .steps = STEPS, .changes = {"parallel.tensor=2", "parallel.pipeline=2"}};
+    char local[300], restore[400], path[400];
+    rig_train_well(&alone, &plain);
+    snprintf(local, sizeof local, "checkpoint.local=%s/old", folder);
+    struct rig_run run = grouped(local, "checkpoint.redundancy=xor:4", 2);
+    run.steps = 9;
+    rig_train_well(&run, &rest);
+    drop_member("old", 9, 2);
+    snprintf(local, sizeof local, "checkpoint.local=%s/new", folder);
+    snprintf(restore, sizeof restore, "%s/old/0123456789abcdef", folder);
+    run.run_id = "fedcba9876543210";
+    run.restore = restore;
+    run.epoch = 1;
+    run.steps = STEPS;
+    rig_train_well(&run, &rest);
+    assert_int_equal(rest.first, 10);
+    for (int k = 0; k < rest.n; k++)
+        assert_memory_equal(&rest.loss[k], &plain.loss[9 + k], sizeof *plain.loss);
+    path_of("old", 'r', 9, 2, path);
+    assert_int_equal(access(path, F_OK), -1);
+    snprintf(path, sizeof path, "%s/new/fedcba9876543210/fedcba9876543210.e0.g0.s9.r2.safetensors",
+             folder);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
 static void groups_need_nodes(void **state)
 {
     (void)state;
@@ -272,6 +304,7 @@ int main(void)
         cmocka_unit_test(unlike_nodes_make_no_groups),
         cmocka_unit_test_setup_teardown(parity_changes_nothing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(lost_files_are_rebuilt, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(another_run_takes_over, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(groups_need_nodes, make_folder, remove_folder),
     };
     return cmocka_run_group_tests_name("redundancy", tests, NULL, NULL);
