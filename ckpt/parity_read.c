@@ -1,5 +1,6 @@
 /* parity_read.c - elements of a stripe out of a rank's file or its parities, each byte checked:
  * the header by the digest in the record, the data block by block. See parity.h. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +117,17 @@ static int64_t before(int64_t end, int64_t at, int64_t n)
     return end <= at ? 0 : end - at < n ? end - at : n;
 }
 
+/* Chunks of an element are read one after the other, with something else in between: the next is to
+ * be in memory by then, the one before is not needed there any more. */
+static void look_ahead(const struct ckpt_file *f, int64_t at, int64_t n)
+{
+    if (f->fd < 0)
+        return;
+    posix_fadvise(f->fd, f->header_bytes + at + n, n, POSIX_FADV_WILLNEED);
+    if (at >= n)
+        posix_fadvise(f->fd, f->header_bytes + at - n, n, POSIX_FADV_DONTNEED);
+}
+
 /* Bytes [at, at + n) of a rank's file as it is cut: the header, zeros, the data, zeros. */
 static int read_file(struct parity_source *s, int64_t at, int64_t n, unsigned char *to,
                      struct err *err)
@@ -130,6 +142,8 @@ static int read_file(struct parity_source *s, int64_t at, int64_t n, unsigned ch
     n -= gap;
     int64_t there = before(f->data_bytes, at, n);
     memset(to + there, 0, (size_t)(n - there));
+    if (there)
+        look_ahead(f, at, n);
     return read_data(f, at, there, to, err);
 }
 
@@ -145,7 +159,10 @@ int parity_source_read(struct parity_source *s, int element, int64_t chunk, void
                        element);
     if (element < data)
         return read_file(s, element * c->segment + at, n, to, err);
-    return read_data(s->file, at * c->keeps + (element - data) * n, n, to, err);
+    int64_t from = at * c->keeps + (element - data) * n;
+    if (element == data) /* of all parities at once */
+        look_ahead(s->file, at * c->keeps, n * c->keeps);
+    return read_data(s->file, from, n, to, err);
 }
 
 void parity_source_close(struct parity_source *s)
