@@ -39,6 +39,11 @@ static bool thread_gone(const struct ckpt *c)
     return c->exited;
 }
 
+int64_t ckpt_clock_ms(void)
+{
+    return clock_ms();
+}
+
 int ckpt_finished(struct ckpt *c, int64_t *step, struct err *err)
 {
     pthread_mutex_lock(&c->lock);

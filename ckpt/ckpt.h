@@ -34,6 +34,10 @@ extern "C" {
 
 struct ckpt;
 
+/* The clock of every deadline here: milliseconds of CLOCK_MONOTONIC. A deadline is a point of it.
+ */
+int64_t ckpt_clock_ms(void);
+
 enum ckpt_dtype { CKPT_F64, CKPT_F32, CKPT_BF16, CKPT_I64 };
 enum { CKPT_MAX_DIMS = 4 };
 
@@ -119,7 +123,7 @@ int ckpt_finished(struct ckpt *c, int64_t *step, struct err *err);
 int64_t ckpt_write_ns(struct ckpt *c);
 
 /* Wait for the writer to be idle: nothing to copy, nothing to write, nothing to drop. deadline_ms:
- * a clock_ms() point. */
+ * a ckpt_clock_ms() point. */
 int ckpt_wait(struct ckpt *c, int64_t deadline_ms, struct err *err);
 
 /* All ranks have finished `step`: append the record (leader), then drop, in the writer's thread,
@@ -231,7 +235,12 @@ void ckpt_file_close(struct ckpt_file *f);
 int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *position,
                  struct err *err);
 
-/* ---- restore into another layout ---- */
+/* The same from all files of a decision, which must all be seen here, whatever layout wrote them:
+ * this rank's slices are put together from where they lie, by their tensors' names. A tensor of
+ * which the files do not hold every element is an error. */
+int ckpt_restore_from(struct ckpt *c, const struct ckpt_decision *decision, struct err *err);
+
+/* ---- restore into another layout, piece by piece ---- */
 
 /* What a rank's file holds, as text that travels: a line a tensor, in the order given (or the
  * file's), "NAME DTYPE GLOBAL OFFSET SHAPE", the last three as "1,2" ("-": a scalar). Files cut
@@ -272,9 +281,9 @@ int ckpt_fill_piece(struct ckpt *c, const struct ckpt_piece *piece, struct err *
 int ckpt_fill_put(struct ckpt *c, const void *p, size_t n, struct err *err);
 int ckpt_fill_end(struct ckpt *c, struct err *err);
 
-/* Waits for the writer up to the deadline (a clock_ms() point; 0: not at all), then cancels it; an
- * unfinished file is unlinked. A writer that the kernel does not let go is left behind, with its
- * memory, after another few seconds. */
+/* Waits for the writer up to the deadline (a ckpt_clock_ms() point; 0: not at all), then cancels
+ * it; an unfinished file is unlinked. A writer that the kernel does not let go is left behind, with
+ * its memory, after another few seconds. */
 void ckpt_close(struct ckpt *c, int64_t deadline_ms);
 
 #ifdef __cplusplus
