@@ -151,7 +151,7 @@ const struct plan_key plan_keys[] = {
      "what local checkpoints survive: partner: a lost node, by a copy of each rank's file on "
      "another; xor:N: a lost node in each group of N, by parity (1 / (N - 1) of a file more on "
      "each); rs:P+K: any K lost nodes in each group of P + K (K / P of a file more)"},
-    {"checkpoint", "queue_depth", KEY_INT, AT(checkpoint.queue_depth), 1, 4096, "8", NULL, NULL, 0,
+    {"checkpoint", "queue_depth", KEY_INT, AT(checkpoint.queue_depth), 1, 1024, "16", NULL, NULL, 0,
      "writes in flight a rank"},
     {"checkpoint", "block_bytes", KEY_INT64, AT(checkpoint.block_bytes), 4096, 1073741824,
      "1048576", NULL, NULL, 0, "bytes of one write, a multiple of 4096"},
