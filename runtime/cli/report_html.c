@@ -392,6 +392,7 @@ static const char *event_class(const struct run_event *e)
                  {"restor", "start"},
                  {"start", "start"},
                  {"lost", "bad"},
+                 {"shrink", "bad"},
                  {"fail", "bad"},
                  {"error", "bad"},
                  {"die", "bad"},

@@ -38,11 +38,10 @@ static void print_microbatches(const struct plan *plan, FILE *out)
         return;
     }
     double idle = (double)(n - plan->extra) / ((double)n * (double)(m + 1));
-    fprintf(
-        out,
-        "# microbatches     of %lld samples, a step: %lld on %d replicas, %lld on %d, which idle: "
-        "%.1f%% of all\n",
-        samples, m + 1, plan->extra, m, n - plan->extra, 100 * idle);
+    fprintf(out,
+            "# microbatches     of %lld samples, a step: %lld on %d of %d replicas, %lld on the "
+            "others, %.1f%% idle\n",
+            samples, m + 1, plan->extra, n, m, 100 * idle);
 }
 
 static void print_sums(const struct plan *plan, FILE *out)

@@ -149,6 +149,13 @@ static void test_show_numbers(void **state)
         run("$g plan show $p/quickstart.yaml,parallel.data=1,training.global_batch=16", text), 0);
     assert_non_null(strstr(text, "# data 0     stage 0: 0-1  stage 1: 2-3\n"));
     assert_non_null(strstr(text, "# stage 0    |01.a-2b-3c-.d-\n# stage 1    |.0a-1b-2c-3d-.\n"));
+    /* 11 microbatches on 3 replicas: 4, 4, 3, so that the third idles a quarter of its time */
+    assert_int_equal(run("$g plan show $p/quickstart.yaml,parallel.data=3,parallel.uneven=true,"
+                         "training.global_batch=44,training.microbatch=4",
+                         text),
+                     0);
+    assert_non_null(strstr(text, "# microbatches     of 4 samples, a step: 4 on 2 of 3 replicas, 3 "
+                                 "on the others, 8.3% idle\n"));
     free(text);
 }
 
