@@ -237,6 +237,10 @@ void ckpt_close(struct ckpt *c, int64_t deadline_ms)
 {
     if (!c)
         return;
+    if (c->filler) {
+        engine_free(c);
+        return;
+    }
     pthread_mutex_lock(&c->lock);
     c->stop = true;
     pthread_cond_signal(&c->to_writer);

@@ -193,8 +193,12 @@ struct ckpt_decision {
         char *path; /* absolute on that node */
         int64_t bytes;
         uint32_t digest;
-        bool replica; /* it is not the rank's own file, but one with the same slices */
-    } * places;       /* world; freed by ckpt_decision_free */
+        bool replica;     /* it is not the rank's own file, but one with the same slices */
+        int holder, slot; /* holder - 1 is the rank that has it in a slot of its memory, and path
+                             is only its name; 0: it is a file */
+    } * places;           /* world; freed by ckpt_decision_free */
+    bool memory;          /* from ckpt_memory_decide: record is NULL */
+    char *note;           /* then what came with rank 0's state, "": nothing */
     /* Files that lie nowhere and can be rebuilt: 0 but from ckpt_decide_rebuilt (parity.h). Their
      * places have no node and no path. */
     int lost;

@@ -239,6 +239,7 @@ void ckpt_decision_free(struct ckpt_decision *d)
 {
     free_places(d->places, d->world);
     free_places(d->parities, d->world);
+    free(d->note);
     free(d->record);
     free(d->marks);
     free(d->report);

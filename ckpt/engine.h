@@ -37,6 +37,7 @@ struct ckpt {
     int rank, world, keep, ward; /* ward: -1 none */
     int held;                    /* held: 1 where ckpt_hold will be used */
     int64_t parity_bytes;        /* beside each file, in one of its own */
+    bool filler;                 /* no folder, no thread: ckpt_open_filler */
     uint32_t epoch, generation;
     uint64_t plan_hash;
     uint64_t cut; /* as in a record; 0 where not replicated */

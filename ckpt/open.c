@@ -13,6 +13,7 @@
 #include "crc.h"
 #include "engine.h"
 #include "folder.h"
+#include "memory.h"
 
 static int check_options(const struct ckpt_options *o, const struct ckpt_io *io, struct err *err)
 {
@@ -200,6 +201,26 @@ int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
         engine_name(c, NAME_RESERVE, -1, name);
         if (c->reserve_fd >= 0)
             unlinkat(c->dirfd, name, 0);
+        engine_free(c);
+        return -1;
+    }
+    *out = c;
+    return 0;
+}
+
+int ckpt_open_filler(struct ckpt **out, const struct ckpt_tensor *tensors, int n_tensors,
+                     const struct ckpt_io *io, struct err *err)
+{
+    *out = NULL;
+    struct ckpt *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(err, "out of memory");
+    c->dirfd = c->reserve_fd = -1;
+    c->last_step = -1;
+    c->filler = true;
+    c->io = *io;
+    init_lock(c);
+    if (layout_make(&c->layout, tensors, n_tensors, err) || prepare_memory(c, err)) {
         engine_free(c);
         return -1;
     }

@@ -1,0 +1,154 @@
+/* memory_decide.c - which state in the nodes' memory to go on from. Pure: the same scans give the
+ * same answer everywhere.
+ *
+ * The rule: of all states (epoch, generation, step; world, plan) that a slot somewhere holds, from
+ * the newest, the first of which every rank's image is in some slot. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+#include "record.h"
+
+struct entry {
+    int holder, slot; /* holder: a rank */
+    struct record claim;
+    const char *note; /* in its scan; n bytes */
+    int note_bytes;
+};
+
+struct entries {
+    struct entry *list;
+    int n;
+};
+
+static int add(struct entries *all, int holder, const char *line, size_t length, struct err *err)
+{
+    struct entry *e = &all->list[all->n];
+    int64_t slot;
+    const char *at = line;
+    if (!take_number(&at, CKPT_MEMORY_SLOTS - 1, &slot) || *at++ != ' ' ||
+        record_parse(at, (int64_t)(length - (size_t)(at - line)), RECORD_CLAIM, &e->claim, err))
+        return err_set(err, "rank %d says of its memory '%.*s'", holder,
+                       (int)(length < 80 ? length : 80), line);
+    e->holder = holder;
+    e->slot = (int)slot;
+    const char *note = memmem(line, length, " note=", 6);
+    e->note = note ? note + 6 : line;
+    e->note_bytes = note ? (int)(line + length - e->note) : 0;
+    all->n++;
+    return 0;
+}
+
+static int read_scans(struct entries *all, const char *const *scans, int n, struct err *err)
+{
+    int lines = 0;
+    for (int i = 0; i < n; i++)
+        for (const char *c = scans[i]; c && *c; c++)
+            lines += *c == '\n' || !c[1];
+    all->list = calloc((size_t)lines + 1, sizeof *all->list);
+    if (!all->list)
+        return err_set(err, "out of memory");
+    for (int i = 0; i < n; i++)
+        for (const char *line = scans[i]; line && *line;) {
+            size_t length = strcspn(line, "\n");
+            if (all->n == lines || add(all, i, line, length, err))
+                return -1;
+            line += length + (line[length] == '\n');
+        }
+    return 0;
+}
+
+/* Which state it is; the newest first. */
+static int by_state(const struct entry *a, const struct entry *b)
+{
+    const struct file_meta *x = &a->claim.meta, *y = &b->claim.meta;
+    int newer = key_compare(&y->key, &x->key);
+    if (newer)
+        return newer;
+    if (x->world != y->world)
+        return x->world < y->world ? -1 : 1;
+    if (x->plan_hash != y->plan_hash)
+        return x->plan_hash < y->plan_hash ? -1 : 1;
+    return x->samples == y->samples ? 0 : x->samples < y->samples ? -1 : 1;
+}
+
+/* Then by rank, a rank's own slot before others'. */
+static int by_order(const void *p, const void *q)
+{
+    const struct entry *a = p, *b = q;
+    int state = by_state(a, b), x = a->claim.meta.rank, y = b->claim.meta.rank;
+    if (state || x != y)
+        return state ? state : x - y;
+    if ((a->holder == x) != (b->holder == x))
+        return a->holder == x ? -1 : 1;
+    return a->holder != b->holder ? a->holder - b->holder : a->slot - b->slot;
+}
+
+static int fill(struct ckpt_decision *out, const struct entry *list, int n, struct err *err)
+{
+    const struct file_meta *m = &list[0].claim.meta;
+    out->position = (struct ckpt_position){m->key.step, m->samples};
+    out->plan_hash = m->plan_hash;
+    out->epoch = out->written_epoch = m->key.epoch;
+    out->written_generation = m->key.generation;
+    out->report = strdup("");
+    out->note = strndup(list[0].note, (size_t)list[0].note_bytes);
+    out->places = calloc((size_t)m->world, sizeof *out->places);
+    bool good = out->report && out->note && out->places;
+    for (int i = 0; i < n && good; i++) {
+        const struct record_rank *r = &list[i].claim.ranks[0];
+        if (i && list[i].claim.meta.rank == list[i - 1].claim.meta.rank)
+            continue;
+        struct ckpt_place *p = &out->places[out->world++];
+        *p = (struct ckpt_place){.node = strdup(r->node),
+                                 .path = strdup(r->path),
+                                 .bytes = r->bytes,
+                                 .digest = r->digest,
+                                 .holder = list[i].holder + 1,
+                                 .slot = list[i].slot};
+        good = p->node && p->path;
+    }
+    if (!good)
+        return err_set(err, "out of memory deciding between snapshots");
+    out->found = out->memory = true;
+    return 0;
+}
+
+/* Different ranks among n entries of one state. */
+static int count_ranks(const struct entry *list, int n)
+{
+    int ranks = 0;
+    for (int i = 0; i < n; i++)
+        ranks += !i || list[i].claim.meta.rank != list[i - 1].claim.meta.rank;
+    return ranks;
+}
+
+static int decide(struct ckpt_decision *out, const struct entries *all, struct err *err)
+{
+    for (int i = 0, n; i < all->n; i += n) {
+        const struct entry *list = &all->list[i];
+        for (n = 1; i + n < all->n && !by_state(list, &list[n]);)
+            n++;
+        if (count_ranks(list, n) == list->claim.meta.world)
+            return fill(out, list, n, err);
+    }
+    return 0;
+}
+
+int ckpt_memory_decide(const char *const *scans, int n, struct ckpt_decision *out, struct err *err)
+{
+    struct entries all = {.n = 0};
+    memset(out, 0, sizeof *out);
+    int rv = read_scans(&all, scans, n, err);
+    if (!rv && all.n)
+        qsort(all.list, (size_t)all.n, sizeof *all.list, by_order);
+    if (!rv)
+        rv = decide(out, &all, err);
+    for (int i = 0; i < all.n; i++)
+        record_free(&all.list[i].claim);
+    free(all.list);
+    if (rv)
+        ckpt_decision_free(out);
+    return rv;
+}
