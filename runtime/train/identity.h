@@ -18,6 +18,9 @@ struct train_identity {
     /* restore is a run folder: what its run.json and plan.yaml say (from_run_id NULL: it is not).
      * Folders of checkpoints, "" where the plan has none. */
     const char *from_run_id, *from_local, *from_shared;
+    /* CKPT_MEMORY_SLOTS memfds that somebody holds who outlives this process; NULL: nobody does,
+     * and no snapshots are taken. */
+    const int *memory;
 };
 
 #endif

@@ -90,7 +90,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                 const struct mesh *mesh, struct state *state, struct kstream *stream,
                 struct err *err)
 {
-    *keeper = (struct keeper){.plan = plan,
+    *keeper = (struct keeper){.memory = keeper->memory,
+                              .plan = plan,
                               .k = k,
                               .comm = comm,
                               .mesh = mesh,
@@ -107,18 +108,20 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
     for (int axis = 0; axis < MESH_AXES; axis++)
         keeper->layout[axis] = mesh->degree[axis];
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
+    keeper->wish.step = -1;
+    if (state_table(keeper->state, &keeper->tensors, &keeper->n_tensors, &keeper->names, err) ||
+        keeper_memory_open(keeper, err))
+        return -1;
     if (!plan->checkpoint.local && !plan->checkpoint.shared)
         return keeper_refuse_wish(keeper, err);
-    if (snapshot_open(&keeper->snapshot, k, err) ||
-        state_table(keeper->state, &keeper->tensors, &keeper->n_tensors, &keeper->names, err) ||
-        set_dirs(keeper, err) || keeper_drain_make(keeper, err) || keeper_read_wish(keeper, err))
+    if (snapshot_open(&keeper->snapshot, k, err) || set_dirs(keeper, err) ||
+        keeper_drain_make(keeper, err) || keeper_read_wish(keeper, err))
         return -1;
     return keeper_scan(keeper, err);
 }
 
-int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err *err)
+static int open_files(struct keeper *keeper, struct err *err)
 {
-    *start = (struct keeper_start){0};
     if (!keeper->dir[0])
         return 0;
     if (!keeper->ckpt && (keeper_drain_see(keeper, err) || open_writer(keeper, err)))
@@ -128,6 +131,19 @@ int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err
         return -1;
     if (keeper->shared.dir[0] && !keeper->shared.drain && keeper_drain_open(keeper, err))
         return -1;
+    return 0;
+}
+
+struct ckpt *keeper_filler(const struct keeper *keeper)
+{
+    return keeper->ckpt ? keeper->ckpt : keeper->memory.filler;
+}
+
+int keeper_restore(struct keeper *keeper, struct keeper_start *start, struct err *err)
+{
+    *start = (struct keeper_start){0};
+    if (open_files(keeper, err) || keeper_memory_fill(keeper, err))
+        return -1;
     return keeper->decision.found ? keeper_fill(keeper, start, err) : 0;
 }
 
@@ -135,7 +151,8 @@ int keeper_move(struct keeper *keeper, struct err *err)
 {
     if (!keeper->decision.found)
         return 0;
-    int rv = reshard_move(&keeper->reshard, keeper->ckpt, err);
+    keeper->memory.same_cut = reshard_same_cut(&keeper->reshard);
+    int rv = reshard_move(&keeper->reshard, keeper_filler(keeper), err);
     keeper->damaged = keeper->reshard.damaged;
     keeper->damaged_file = keeper->reshard.damaged_file;
     reshard_close(&keeper->reshard);
@@ -253,6 +270,7 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
 
 void keeper_close(struct keeper *keeper, bool orderly)
 {
+    keeper_memory_close(keeper, orderly);
     partner_close(&keeper->partner);
     encode_close(&keeper->encode);
     keeper_drain_close(keeper); /* first: it reads what the other may drop */

@@ -12,6 +12,7 @@
 #include "plan/plan.h"
 #include "train/encode.h"
 #include "train/identity.h"
+#include "train/keeper_memory.h"
 #include "train/partner.h"
 #include "train/reshard.h"
 #include "train/snapshot.h"
@@ -69,6 +70,8 @@ struct keeper {
     int rounds;                    /* decisions of one step that were */
     int rebuilt;                   /* files of the decision that were lost */
     struct keeper_shared shared;
+    struct keeper_memory memory;
+    bool widened;           /* keeper_widen was called */
     struct partner partner; /* copies on another node; closed where the plan asks for none */
     struct encode encode;   /* parity in groups; likewise */
     struct reshard reshard; /* who has what of the decision; open from keeper_find to keeper_move */
@@ -219,6 +222,9 @@ int keeper_rebuild(struct keeper *keeper, struct err *err);
 
 int keeper_settle_copies(struct keeper *keeper, struct err *err);
 struct ckpt_io keeper_io(struct keeper *keeper);
+struct ckpt *keeper_filler(const struct keeper *keeper); /* NULL: nothing is to be restored */
+int keeper_copy_out(struct keeper *keeper, struct snapshot *snapshot, int index, void *host,
+                    struct err *err);
 
 /* What identity->restore asks for; the second for a plan that has no checkpoints: refuses to
  * restore what it would not look for. */

@@ -83,7 +83,7 @@ static int mark(struct keeper *keeper, const struct ckpt_place *place, bool dama
 
 int keeper_mark_damaged(struct keeper *keeper, int file, struct err *err)
 {
-    if (file < 0 || file >= keeper->decision.world)
+    if (file < 0 || file >= keeper->decision.world || keeper->decision.memory)
         return 0;
     return mark(keeper, &keeper->decision.places[file], true, err);
 }

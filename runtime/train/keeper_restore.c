@@ -268,7 +268,7 @@ static int find_slices(struct keeper *keeper, struct err *err)
     if (!own)
         return -1;
     int rv = reshard_open(&keeper->reshard, keeper->comm, keeper->mesh, &keeper->decision,
-                          keeper->identity->node, own, err);
+                          keeper->memory.slots, keeper->identity->node, own, err);
     free(own);
     return rv;
 }
@@ -303,10 +303,14 @@ static int find_whole(struct keeper *keeper, struct err *err)
             return -1;
         if (keeper->wish.epoch && d->written_epoch != keeper->wish.epoch)
             ckpt_decision_free(d);
+        if (keeper_memory_find(keeper, err))
+            return -1;
         if (!d->found)
             return 0;
         if (check_decision(keeper, d, err))
             return -1;
+        if (d->memory)
+            return 0;
         again = keeper_rebuild(keeper, err);
         keeper->stepped_back |= again > 0;
         if (again < 0)
@@ -315,21 +319,34 @@ static int find_whole(struct keeper *keeper, struct err *err)
     return 0;
 }
 
-int keeper_find(struct keeper *keeper, struct err *err)
+/* Without files memory is all there may be. */
+static int find_in_memory(struct keeper *keeper, struct err *err)
 {
-    if (!keeper->dir[0])
-        return 0;
+    if (keeper_memory_find(keeper, err))
+        return -1;
+    return keeper->decision.found ? check_decision(keeper, &keeper->decision, err) : 0;
+}
+
+static int find_files(struct keeper *keeper, struct err *err)
+{
     if (keeper->plan->checkpoint.redundancy == PLAN_REDUNDANCY_PARTNER && !keeper->partner.comm &&
         partner_find(&keeper->partner, keeper->comm, keeper->mesh, keeper->identity, err))
         return -1;
     if (keeper_encode_find(keeper, err) || find_whole(keeper, err))
+        return -1;
+    return 0;
+}
+
+int keeper_find(struct keeper *keeper, struct err *err)
+{
+    if (keeper->dir[0] ? find_files(keeper, err) : find_in_memory(keeper, err))
         return -1;
     if (!keeper->decision.found)
         return keeper->wish.epoch ? 0 : check_nothing_lost(keeper, err);
     return find_slices(keeper, err);
 }
 
-bool keeper_step_back(struct keeper *keeper)
+static bool step_back_on_disk(struct keeper *keeper)
 {
     struct ckpt_decision *d = &keeper->decision;
     bool may = d->found;
@@ -342,8 +359,18 @@ bool keeper_step_back(struct keeper *keeper)
         keeper->rounds = 0;
     }
     keeper->stepped_back = true;
+    return may;
+}
+
+bool keeper_step_back(struct keeper *keeper)
+{
+    bool may = true;
+    if (keeper->decision.memory)
+        keeper_memory_step_back(keeper); /* to another slot, or to what is on disk */
+    else
+        may = step_back_on_disk(keeper);
     reshard_close(&keeper->reshard);
-    ckpt_decision_free(d);
+    ckpt_decision_free(&keeper->decision);
     keeper->damaged = false;
     keeper->damaged_file = -1;
     return may;
@@ -351,7 +378,8 @@ bool keeper_step_back(struct keeper *keeper)
 
 int keeper_adopt(struct keeper *keeper, struct err *err)
 {
-    const struct ckpt_decision *d = &keeper->decision;
+    bool memory = keeper->decision.memory;
+    const struct ckpt_decision *d = memory ? &keeper->memory.recorded : &keeper->decision;
     if (!d->found)
         return 0;
     /* From another run it was only read. */
@@ -361,7 +389,9 @@ int keeper_adopt(struct keeper *keeper, struct err *err)
     struct ckpt_mark own = {d->written_epoch, d->written_generation, d->position.step, 0};
     if (d->marked && keeper_mark(keeper, &own, 1, false, err))
         return -1;
-    keeper->saved = keeper->committed = d->position.step;
+    keeper->committed = d->position.step;
+    if (!memory || d->position.step == keeper->decision.position.step)
+        keeper->saved = d->position.step;
     if (shared_has(keeper, d))
         keeper->shared.copied = keeper->shared.told = d->position.step;
     if (keeper->shared.drain && ckpt_drain_adopt(keeper->shared.drain, d->record, err))
@@ -374,7 +404,7 @@ static int fill_whole(struct keeper *keeper, int number, struct err *err)
     struct ckpt_file *file;
     int rv = reshard_open_file(&keeper->reshard, number, &file, err);
     if (!rv)
-        rv = ckpt_restore(keeper->ckpt, file, NULL, err);
+        rv = ckpt_restore(keeper_filler(keeper), file, NULL, err);
     ckpt_file_close(file);
     keeper->damaged = rv != 0;
     keeper->damaged_file = number;

@@ -23,16 +23,22 @@ static bool is_layout(const struct keeper *keeper, int index)
     return index == keeper->state->n * KEEPER_PARTS;
 }
 
-/* In the writer's thread, or in keeper_save_join. */
-static int copy_out(void *arg, int index, void *host, struct err *err)
+int keeper_copy_out(struct keeper *keeper, struct snapshot *snapshot, int index, void *host,
+                    struct err *err)
 {
-    struct keeper *keeper = arg;
     (void)err;
     if (is_layout(keeper, index))
         memcpy(host, keeper->layout, sizeof keeper->layout);
     else
-        snapshot_copy(&keeper->snapshot, part_buffer(keeper, index), host);
+        snapshot_copy(snapshot, part_buffer(keeper, index), host);
     return 0;
+}
+
+/* In the writer's thread, or in keeper_save_join. */
+static int copy_out(void *arg, int index, void *host, struct err *err)
+{
+    struct keeper *keeper = arg;
+    return keeper_copy_out(keeper, &keeper->snapshot, index, host, err);
 }
 
 static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,

@@ -108,6 +108,7 @@ bool keeper_found_nothing_own(const struct keeper *keeper)
 
 int keeper_widen(struct keeper *keeper, struct err *err)
 {
+    keeper->widened = true;
     ckpt_decision_free(&keeper->decision);
     free(keeper->scanned);
     free(keeper->scanned_shared);

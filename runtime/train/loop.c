@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "train/pace.h"
 #include "train/peak.h"
+#include "train/results.h"
 #include "train/trainer.h"
 
 #include <inttypes.h>
@@ -25,17 +26,18 @@ struct loop {
     const struct plan *plan;
     struct trainer trainer;
     struct keeper keeper;
-    struct metrics *metrics;     /* rank 0 with a run folder; else NULL */
-    struct peak peak;            /* of the machine: rank 0 holds the steps against it */
-    int64_t start;               /* steps done before this run */
-    int64_t submitted, finished; /* steps, counted from the run's first */
-    int64_t began_ns[2];         /* by step parity */
-    int64_t stall_ns[2];         /* likewise: how long the step waited for a checkpoint's copy */
-    struct pace pace;            /* of checkpoints */
-    bool stop;                   /* the tally says so */
-    bool common;                 /* a failure that all ranks have with the same text */
-    bool damaged;                /* and it is that of a checkpoint file */
-    bool unfit;                  /* a node cannot do what the run did before: that node's failure */
+    struct metrics *metrics;      /* rank 0 with a run folder; else NULL */
+    struct peak peak;             /* of the machine: rank 0 holds the steps against it */
+    int64_t start;                /* steps done before this run */
+    int64_t submitted, finished;  /* steps, counted from the run's first */
+    int64_t began_ns[2];          /* by step parity */
+    int64_t stall_ns[2];          /* likewise: how long the step waited for a checkpoint's copy */
+    struct pace pace;             /* of checkpoints */
+    struct result noted[RESULTS]; /* of the steps up to start, where they came with the state */
+    bool stop;                    /* the tally says so */
+    bool common;                  /* a failure that all ranks have with the same text */
+    bool damaged;                 /* and it is that of a checkpoint file */
+    bool unfit; /* a node cannot do what the run did before: that node's failure */
 };
 
 static int event(struct loop *l, const char *kind, int64_t step, const char *text, struct err *err)
@@ -206,10 +208,21 @@ static enum train_end finish(struct loop *l, struct err *err)
 
 /* ---- the loop ---- */
 
+static int before_sum(void *arg, struct kstream *stream, struct err *err)
+{
+    struct loop *l = arg;
+    return keeper_memory_join(&l->keeper, stream, &l->stall_ns[l->submitted & 1], err);
+}
+
 static int before_update(void *arg, struct kstream *stream, struct err *err)
 {
     struct loop *l = arg;
-    return keeper_save_join(&l->keeper, stream, &l->stall_ns[l->submitted & 1], err);
+    int64_t stall_ns;
+    keeper_memory_confirm(&l->keeper);
+    if (keeper_save_join(&l->keeper, stream, &stall_ns, err))
+        return -1;
+    l->stall_ns[l->submitted & 1] += stall_ns;
+    return 0;
 }
 
 static int begin_save(struct loop *l, int64_t done, struct err *err)
@@ -232,10 +245,15 @@ static int submit(struct loop *l, struct err *err)
     word.written = l->keeper.written;
     keeper_cost(&l->keeper, &word.stall_s, &word.write_s);
     word.every = pace_word(&l->pace);
+    if (number == l->start && keeper_memory_begin(&l->keeper, number, true, err))
+        return -1;
     l->began_ns[number & 1] = clock_ns();
     if (trainer_step(&l->trainer, number, &word, err))
         return err_prefix(err, "step %" PRId64, number + 1);
     l->submitted = number + 1;
+    if (l->submitted < l->plan->training.steps &&
+        keeper_memory_begin(&l->keeper, l->submitted, false, err))
+        return -1;
     return saves(l, l->submitted) ? begin_save(l, l->submitted, err) : 0;
 }
 
@@ -395,6 +413,62 @@ static enum train_end agree(struct loop *l, enum train_end mine, struct err *err
     return end;
 }
 
+/* ---- lines of steps whose state was whole in memory before they were written ---- */
+
+/* For the snapshot of the state after `step` steps, in its thread. Rank 0's is asked for later. */
+static int note_results(void *arg, int64_t step, char note[CKPT_MEMORY_NOTE], struct err *err)
+{
+    struct loop *l = arg;
+    struct result results[RESULTS] = {{0}};
+    for (int i = 0; i < RESULTS; i++) {
+        int64_t which = step - RESULTS + 1 + i;
+        struct step_result r;
+        const struct result *noted = results_find(l->noted, which);
+        if (l->options->identity.rank != 0 || (which <= l->start && !noted))
+            continue;
+        if (which > l->start && step_collect(&l->trainer.step, which - 1, &r, err))
+            return -1;
+        results[i] = which > l->start ? (struct result){which, r.loss, r.norm} : *noted;
+    }
+    results_print(results, note, CKPT_MEMORY_NOTE);
+    return 0;
+}
+
+static int write_noted(struct loop *l, int64_t step, double val_loss, struct err *err)
+{
+    const struct result *noted = results_find(l->noted, step);
+    struct step_result result;
+    struct metrics_step line;
+    if (!noted || !l->metrics)
+        return 0;
+    result = (struct step_result){.loss = noted->loss, .norm = noted->norm};
+    fill_line(l, step - 1, &result, &line);
+    line.step_s = line.mfu = NAN; /* who knew is dead */
+    line.stall_ms = 0;
+    line.val_loss = val_loss;
+    line.generation = l->keeper.decision.written_generation;
+    line.checkpoint_step = l->keeper.committed;
+    return metrics_step(l->metrics, &line, err);
+}
+
+/* What was restored from memory may be ahead of the lines by two steps. */
+static int catch_up(struct loop *l, struct err *err)
+{
+    int64_t last = l->metrics ? metrics_last_step(l->metrics) : 0;
+    double val_loss = NAN;
+    if (!l->keeper.decision.memory)
+        return 0;
+    results_parse(l->keeper.decision.note, l->noted);
+    if (comm_host_broadcast(l->options->comm, &l->trainer.mesh.all, &last, sizeof last, 0, err))
+        return -1;
+    if (last < l->start && validates(l, l->start) && trainer_validate(&l->trainer, &val_loss, err))
+        return -1;
+    for (int64_t step = l->start - RESULTS + 1; step <= l->start; step++)
+        if (step > last && write_noted(l, step, step == l->start ? val_loss : NAN, err))
+            return -1;
+    return 0;
+}
+
 static int announce(struct loop *l, const struct keeper_start *start, struct err *err)
 {
     struct err text;
@@ -402,8 +476,8 @@ static int announce(struct loop *l, const struct keeper_start *start, struct err
         return -1;
     if (!start->restored)
         return event(l, "start", 0, "from first weights", err);
-    err_set(&text, "%" PRId64 " steps, %" PRId64 " samples", start->position.step,
-            start->position.samples);
+    err_set(&text, "%" PRId64 " steps, %" PRId64 " samples%s", start->position.step,
+            start->position.samples, l->keeper.decision.memory ? ", from the nodes' memory" : "");
     return event(l, "restored", l->start, text.text, err);
 }
 
@@ -457,12 +531,18 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
         end = restore(l, &start, err);
     if (end != TRAIN_DONE)
         return end;
-    r->step.guard = (struct step_guard){before_update, l};
+    r->step.guard = (struct step_guard){before_sum, before_update, l};
     pace_open(&l->pace, o->plan, &o->identity);
     if (keeper_adopt(&l->keeper, err))
         return TRAIN_FAILED;
     l->start = start.restored ? start.position.step : 0;
-    return announce(l, &start, err) ? TRAIN_FAILED : TRAIN_DONE;
+    l->keeper.memory.note = note_results;
+    l->keeper.memory.note_arg = l;
+    if (keeper_memory_start(&l->keeper, &l->common, err)) {
+        l->unfit = l->keeper.memory.unfit;
+        return l->common ? TRAIN_REFUSED : l->unfit ? TRAIN_UNFIT : TRAIN_FAILED;
+    }
+    return announce(l, &start, err) || catch_up(l, err) ? TRAIN_FAILED : TRAIN_DONE;
 }
 
 static enum train_end open_loop(struct loop *l, struct err *err)
@@ -497,13 +577,17 @@ static enum train_whose whose(const struct loop *l, enum train_end end)
         return end == TRAIN_UNFIT ? TRAIN_MINE : TRAIN_PEERS;
     if (l->common || end == TRAIN_DIVERGED || end == TRAIN_BACK)
         return TRAIN_COMMON;
-    return comm_failed(l->options->comm) ? TRAIN_PEERS : TRAIN_MINE;
+    bool lost = comm_failed(l->options->comm) || keeper_memory_lost_peers(&l->keeper);
+    return lost ? TRAIN_PEERS : TRAIN_MINE;
 }
 
 enum train_end train_run(const struct train_options *options, enum train_whose *who,
                          struct err *err)
 {
     struct loop l = {.options = options, .plan = options->plan};
+    l.keeper.memory = (struct keeper_memory){.comm = options->mirror,
+                                             .address = options->mirror_address,
+                                             .address_bytes = options->mirror_bytes};
     l.keeper.committed = l.keeper.saved = l.keeper.written = -1;
     l.keeper.shared.flight = -1;
     enum train_end end = open_loop(&l, err);
@@ -514,6 +598,7 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
     bool orderly = end == TRAIN_DONE || end == TRAIN_STOPPED || end == TRAIN_BACK;
     if (!orderly)
         comm_abort(options->comm, err->text);
+    l.keeper.memory.forget = end == TRAIN_BACK || end == TRAIN_DIVERGED;
     keeper_close(&l.keeper, orderly);
     if (l.metrics)
         metrics_close(l.metrics);

@@ -179,6 +179,24 @@ int metrics_open(struct metrics **out, const char *dir, int fd, int live, int64_
     return 0;
 }
 
+int64_t metrics_last_step(const struct metrics *m)
+{
+    char tail[4 * LINE_BYTES + 1];
+    struct stat st;
+    if (fstat(m->steps.fd, &st))
+        return 0;
+    off_t from = st.st_size > 4 * LINE_BYTES ? st.st_size - 4 * LINE_BYTES : 0;
+    ssize_t n = pread(m->steps.fd, tail, sizeof tail - 1, from);
+    long long last = 0, step;
+    for (char *line = tail, *end; n > 0 && (end = memchr(line, '\n', (size_t)n)); line = end + 1) {
+        n -= end + 1 - line;
+        *end = 0;
+        if (sscanf(line, "{\"step\":%lld,", &step) == 1 && end > line && end[-1] == '}')
+            last = step;
+    }
+    return last;
+}
+
 static int write_step(struct metrics *m, const struct metrics_step *s, double rate, struct err *err)
 {
     struct text t = {.length = 0};

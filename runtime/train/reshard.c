@@ -10,6 +10,8 @@ enum { TABLES_MAX_BYTES = 256 << 20 }; /* of one rank's: thousands of ways to cu
 static bool near(const struct reshard *r, int file, int rank)
 {
     int server = r->server[file];
+    if (r->decision->places[file].holder)
+        return server == rank;
     return server < 0 || !strcmp(r->ranks[server].node, r->ranks[rank].node);
 }
 
@@ -23,7 +25,9 @@ void reshard_servers(const struct reshard_rank *ranks, int world, const struct c
 {
     int turn = 0;
     for (int file = 0; file < n_files; file++) {
-        server[file] = -1;
+        server[file] = places[file].holder - 1;
+        if (places[file].holder)
+            continue;
         for (int i = 0; i < world; i++) {
             int rank = (turn + i) % world;
             if (strcmp(ranks[rank].node, places[file].node))
@@ -68,7 +72,10 @@ static int read_layout(struct ckpt_file *file, int64_t layout[LAYOUT_WORDS], str
 int reshard_open_file(const struct reshard *r, int file, struct ckpt_file **out, struct err *err)
 {
     const struct ckpt_place *place = &r->decision->places[file];
-    if (ckpt_file_open(out, place->path, err))
+    if (place->holder ? !r->memory || place->holder != r->mesh->rank + 1 : 0)
+        return err_set(err, "%s is in the memory of rank %d", place->path, place->holder - 1);
+    if (place->holder ? ckpt_memory_file(r->memory, place->slot, out, err)
+                      : ckpt_file_open(out, place->path, err))
         return -1;
     if (ckpt_file_digest(*out) == place->digest)
         return 0;
@@ -250,11 +257,11 @@ static int exchange(struct reshard *r, const char *node, const char *own, char *
 }
 
 int reshard_open(struct reshard *r, struct comm *comm, const struct mesh *mesh,
-                 const struct ckpt_decision *decision, const char *node, const char *own,
-                 struct err *err)
+                 const struct ckpt_decision *decision, const struct ckpt_memory *memory,
+                 const char *node, const char *own, struct err *err)
 {
     size_t world = (size_t)mesh->world, n = (size_t)decision->world;
-    *r = (struct reshard){.comm = comm, .mesh = mesh, .decision = decision};
+    *r = (struct reshard){.comm = comm, .mesh = mesh, .decision = decision, .memory = memory};
     r->ranks = calloc(world, sizeof *r->ranks);
     r->whole = calloc(world, sizeof *r->whole);
     r->files = calloc(n, sizeof *r->files);
@@ -275,6 +282,14 @@ const struct reshard_file *reshard_damage(const struct reshard *r)
         if (r->files[i].damaged)
             return &r->files[i];
     return NULL;
+}
+
+bool reshard_same_cut(const struct reshard *r)
+{
+    bool same = r->decision->world == r->mesh->world;
+    for (int i = 0; same && i < r->mesh->world; i++)
+        same = r->files[i].cut == r->ranks[i].cut;
+    return same;
 }
 
 /* ---- plan ---- */

@@ -1,10 +1,11 @@
 /* reshard.h - a checkpoint's files to the ranks that need them, whatever layout wrote them.
  *
  * A rank reads the files of its own node itself. To ranks elsewhere one of the node's ranks serves
- * each. A file on a node that has no rank is one that all nodes see (the shared folder). What the
- * files hold is exchanged once, a table for each way of cutting, so replicas cost nothing. Then
- * each rank knows by itself where its slices are. A rank whose very slices are in a file at hand
- * reads that file whole (`whole`); any other asks for pieces.
+ * each; what is in a rank's memory only that rank reads. A file on a node that has no rank is one
+ * that all nodes see (the shared folder). What the files hold is exchanged once, a table for each
+ * way of cutting, so replicas cost nothing. Then each rank knows by itself where its slices are. A
+ * rank whose very slices are in a file at hand reads that file whole (`whole`); any other asks for
+ * pieces.
  *
  * Pieces move in rounds. In round x rank r meets rank r ^ x and nobody else, so each is busy with
  * one other, all of them at once, and nobody waits in a circle. In a meeting the lower rank asks
@@ -14,6 +15,7 @@
 
 #include "ckpt.h"
 #include "comm/mesh.h"
+#include "memory.h"
 
 /* What gtrain.layout holds: the degrees that made the slices, and a hash of kernels_signature. */
 enum { LAYOUT_SIGNATURE = MESH_AXES, LAYOUT_WORDS };
@@ -40,12 +42,13 @@ struct reshard {
     struct comm *comm;
     const struct mesh *mesh;
     const struct ckpt_decision *decision;
-    struct reshard_rank *ranks; /* world */
-    struct reshard_file *files; /* the decision's world */
-    int *server;                /* by file: a rank, -1: everybody reads it */
-    int *whole;                 /* by rank: the file that it reads whole, -1: it asks for pieces */
-    bool moves;                 /* some rank asks for pieces */
-    char **tables;              /* one for each cut, where moves; then n_tables of */
+    const struct ckpt_memory *memory; /* this rank's, for places in memory; may be NULL */
+    struct reshard_rank *ranks;       /* world */
+    struct reshard_file *files;       /* the decision's world */
+    int *server;                      /* by file: a rank, -1: everybody reads it */
+    int *whole;    /* by rank: the file that it reads whole, -1: it asks for pieces */
+    bool moves;    /* some rank asks for pieces */
+    char **tables; /* one for each cut, where moves; then n_tables of */
     uint64_t *cuts;
     int n_tables;
     struct ckpt_piece *pieces; /* this rank's; source is a file, in their order */
@@ -59,11 +62,14 @@ struct reshard {
  * its name. A file that cannot be read is no failure here: see reshard_damage. -1: the network, or
  * no memory. reshard_close after either. */
 int reshard_open(struct reshard *r, struct comm *comm, const struct mesh *mesh,
-                 const struct ckpt_decision *decision, const char *node, const char *own,
-                 struct err *err);
+                 const struct ckpt_decision *decision, const struct ckpt_memory *memory,
+                 const char *node, const char *own, struct err *err);
 
 /* The first file that cannot be used, the same on all ranks; NULL: all can. */
 const struct reshard_file *reshard_damage(const struct reshard *r);
+
+/* Every rank's state is cut as the file of its number is. */
+bool reshard_same_cut(const struct reshard *r);
 
 /* Where this rank's pieces are, unless it reads a whole file. No network. */
 int reshard_plan(struct reshard *r, const struct ckpt_tensor *wanted, int n, struct err *err);

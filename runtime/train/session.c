@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "comm/mesh.h"
 #include "launch/rundir.h"
+#include "memory.h"
 #include "train/run_folder.h"
 #include "train/session_connect.h"
 #include "train/threads.h"
@@ -24,6 +25,7 @@ struct session {
     char run_id[80];
     uint32_t epoch;
     struct comm *comm;        /* where this process is one rank */
+    bool memory;              /* somebody holds some for this rank's snapshots */
     int64_t told_ns, wait_ns; /* when progress was told last, and all waits until then */
     int lock;                 /* of the run folder, -1: not ours to hold */
     struct run_folder from;   /* what restore names, if that is a run folder */
@@ -151,7 +153,8 @@ static void fill_identity(const struct session *s, struct train_identity *out)
                                    .restore = restore_asked(s),
                                    .from_run_id = run_folder ? s->from.run_id : NULL,
                                    .from_local = s->from.local,
-                                   .from_shared = s->from.shared};
+                                   .from_shared = s->from.shared,
+                                   .memory = s->memory ? id->memory : NULL};
 }
 
 /* ---- hooks ---- */
@@ -268,6 +271,22 @@ static int share_folder(struct session *s, struct comm *comm, bool *common, stru
     return shared.failed ? err_set(err, "%s", shared.text) : 0;
 }
 
+/* What snapshots need, where the launch has memory that outlives this process: a second comm of the
+ * same ranks, to be connected by them (train.h). */
+static int open_memory(struct session *s, struct kernels *k, struct train_options *t,
+                       struct err *err)
+{
+    const struct launch_identity *id = s->identity;
+    s->memory = id->kind == LAUNCH_AGENT && id->n_memory >= CKPT_MEMORY_SLOTS &&
+                s->plan->checkpoint.snapshots > 0;
+    if (!s->memory || id->world == id->local_world)
+        return 0;
+    t->mirror =
+        comm_open_ucx(k, id->rank, id->world, id->generation, *id->address ? id->address : NULL,
+                      &t->mirror_address, &t->mirror_bytes, err);
+    return t->mirror ? 0 : -1;
+}
+
 static enum train_end train_rank(struct session *s, struct kernels *k, struct comm *comm,
                                  enum train_whose *whose, struct err *err)
 {
@@ -281,6 +300,10 @@ static enum train_end train_rank(struct session *s, struct kernels *k, struct co
         .out_fd = s->options->out_fd,
         .columns = s->options->columns};
     enum train_end end;
+    if (open_memory(s, k, &t, err)) {
+        *whose = TRAIN_MINE;
+        return TRAIN_FAILED;
+    }
     do {
         if (share_folder(s, comm, &common, err)) {
             *whose = common ? TRAIN_COMMON : comm_failed(comm) ? TRAIN_PEERS : TRAIN_MINE;

@@ -13,6 +13,9 @@ enum { TIED_TAG = 1 << 23 }; /* beyond the tags of activations (execute.c) */
 
 static int open_host(struct step *s, struct err *err)
 {
+    s->validated = calloc((size_t)s->n_samples, sizeof *s->validated);
+    if (!s->validated)
+        return err_set(err, "no memory for losses");
     for (int i = 0; i < 2; i++) {
         struct step_host *h = &s->host[i];
         h->tally = calloc(s->tally.count, sizeof *h->tally);
@@ -174,6 +177,8 @@ int step_norm(struct step *s, struct kstream *stream, struct err *err)
             KSUBMIT(s->k, stream, SUM_SQUARES, sum_squares,
                     .out = kbuf_slice(s->sums, (size_t)t->global.number, 1), .x = t->grad);
     }
+    if (s->guard.before_sum && s->guard.before_sum(s->guard.arg, stream, err))
+        return -1;
     if (sum_tally(s, stream, s->reduced, err))
         return err_prefix(err, "summing the gradient norm");
     KSUBMIT(s->k, stream, CLIP_FACTOR, clip_factor, .norm = s->norm, .factor = s->factor,
@@ -259,7 +264,7 @@ int step_collect(struct step *s, int64_t number, struct step_result *out, struct
 
 int step_sum_losses(struct step *s, struct kstream *stream, double *sum, struct err *err)
 {
-    double *losses = s->host[0].tally + s->n_tensors;
+    double *losses = s->validated;
     if (sum_tally(s, stream, s->losses, err))
         return err_prefix(err, "summing the validation loss");
     KSUBMIT(s->k, stream, DOWNLOAD, download, .in = s->losses, .host = losses);
@@ -279,6 +284,7 @@ void step_close(struct step *s)
     kernels_free(s->k, &s->tally);
     kernels_free(s->k, &s->values);
     kernels_free(s->k, &s->spare_losses);
+    free(s->validated);
     for (int i = 0; i < 2; i++) {
         free(s->host[i].tally);
         if (s->host[i].filled)

@@ -38,10 +38,12 @@ enum step_tells {
     STEP_WORDS
 };
 
-/* Called before the update is submitted: what comes on the stream changes the state. -1 with err
- * ends the step. */
+/* before_sum: before the sum over all ranks that the update needs, so what all have done by then
+ * all know of in before_update, which is called before the update is submitted: what comes on the
+ * stream changes the state. -1 with err ends the step. Either may be NULL. */
 struct step_guard {
-    int (*before_update)(void *arg, struct kstream *stream, struct err *err); /* may be NULL */
+    int (*before_sum)(void *arg, struct kstream *stream, struct err *err);
+    int (*before_update)(void *arg, struct kstream *stream, struct err *err);
     void *arg;
 };
 
@@ -66,7 +68,8 @@ struct step {
         struct kevent *filled; /* the device has read values and words */
         struct kevent *read;   /* the tally is here */
     } host[2];
-    int64_t number; /* of the step that runs now, 0-based */
+    double *validated; /* (n_samples), of a validation: a tally may be read meanwhile */
+    int64_t number;    /* of the step that runs now, 0-based */
 };
 
 /* What a rank has to tell the others. */
@@ -111,7 +114,8 @@ int step_norm(struct step *s, struct kstream *stream, struct err *err);
 int step_optimizer(struct step *s, struct kstream *stream, struct err *err);
 void step_read_back(struct step *s, struct kstream *stream);
 
-/* Wait for the tally of step `number` (this one or the one before) and read it. */
+/* Wait for the tally of step `number` (this one or the one before) and read it. From any thread
+ * that step_begin of step number + 2 waits for. */
 int step_collect(struct step *s, int64_t number, struct step_result *out, struct err *err);
 
 /* After a validation's forwards: sum of the losses of one global batch, in sample order, the same

@@ -4,6 +4,8 @@
  * plain error, not peers who wait for it. */
 #include "train/threads.h"
 
+#include "memory.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -15,7 +17,7 @@
 struct thread_rank {
     const struct threads_options *options;
     struct kernels *k;
-    struct comm *comm;
+    struct comm *comm, *mirror;
     int rank;
     pthread_t thread;
     enum train_end end;
@@ -73,11 +75,14 @@ static void *run_rank(void *arg)
                               .identity = o->identity,
                               .k = r->k,
                               .comm = r->comm,
+                              .mirror = r->mirror,
                               .hooks = o->hooks,
                               .measure = o->measure,
                               .out_fd = o->out_fd,
                               .columns = o->columns};
     set_place(&t.identity, r, node);
+    if (o->memory)
+        t.identity.memory = o->memory + r->rank * CKPT_MEMORY_SLOTS;
     if (r->rank != o->step_rank)
         t.hooks.step = NULL;
     if (r->rank != 0)
@@ -114,13 +119,15 @@ static enum train_end verdict(const struct thread_rank *ranks, int world, struct
 }
 
 static int open_ranks(const struct threads_options *options, struct comm_hub *hub,
-                      struct thread_rank *ranks, struct err *err)
+                      struct comm_hub *mirrors, struct thread_rank *ranks, struct err *err)
 {
     for (int i = 0; i < options->plan->world; i++) {
         ranks[i] = (struct thread_rank){.options = options, .rank = i};
         ranks[i].k = open_device(&ranks[i], err);
         ranks[i].comm = ranks[i].k ? comm_open_local(hub, ranks[i].k, i, err) : NULL;
-        if (!ranks[i].comm)
+        if (ranks[i].comm && mirrors)
+            ranks[i].mirror = comm_open_local(mirrors, ranks[i].k, i, err);
+        if (!ranks[i].comm || (mirrors && !ranks[i].mirror))
             return err_prefix(err, "rank %d", i);
     }
     return 0;
@@ -136,6 +143,14 @@ static void close_ranks(struct thread_rank *ranks, int world)
             kernels_close(ranks[i].k);
 }
 
+/* Of ranks that never ran: train_run takes them over. */
+static void close_mirrors(struct thread_rank *ranks, int first, int world)
+{
+    for (int i = first; i < world; i++)
+        if (ranks[i].mirror)
+            comm_close(ranks[i].mirror);
+}
+
 static enum train_end run_ranks(struct thread_rank *ranks, int world, struct err *err)
 {
     int started = 0, rc = 0;
@@ -147,6 +162,7 @@ static enum train_end run_ranks(struct thread_rank *ranks, int world, struct err
     }
     if (rc)
         comm_abort(ranks[started].comm, "its thread could not be started");
+    close_mirrors(ranks, started, world);
     for (int i = 0; i < started; i++)
         pthread_join(ranks[i].thread, NULL);
     if (!rc)
@@ -164,11 +180,17 @@ enum train_end threads_run(const struct threads_options *options, struct err *er
         err_set(err, "no memory for %d ranks", world);
         return end;
     }
-    struct comm_hub *hub = comm_hub_open(world, err);
-    if (hub && !open_ranks(options, hub, ranks, err))
+    struct comm_hub *hub = comm_hub_open(world, err), *mirrors = NULL;
+    if (hub && options->memory)
+        mirrors = comm_hub_open(world, err);
+    bool hubs = hub && (mirrors || !options->memory);
+    if (hubs && !open_ranks(options, hub, mirrors, ranks, err))
         end = run_ranks(ranks, world, err);
+    else
+        close_mirrors(ranks, 0, world);
     close_ranks(ranks, world);
     comm_hub_close(hub);
+    comm_hub_close(mirrors);
     free(ranks);
     return end;
 }

@@ -16,6 +16,7 @@ struct threads_options {
     int threads;            /* of each rank's device; 0: as the plan says, or cores / ranks */
     uint64_t deferred_seed; /* not 0: each device behind kernels_open_deferred(seed + rank) */
     int step_rank;          /* hooks.step is called on this rank alone */
+    const int *memory;      /* not NULL: CKPT_MEMORY_SLOTS memfds for each rank, in rank order */
     int node_ranks;         /* not 0: tests, ranks 0 to node_ranks - 1 are on node "n0", and so on,
                                whatever machine this is */
 };

@@ -1,23 +1,28 @@
-/* bench_stall.c - what a checkpoint at every step costs training: tokens a second with and without,
- * and how long a step is held.
+/* bench_stall.c - what a checkpoint, or a snapshot in memory, at every step costs training: tokens
+ * a second with and without, and how long a step is held.
  *
- *   bench_stall [DIR [PAIRS [STEPS [section.key=value ...]]]]   (defaults: a folder below $TMPDIR
- * or /var/tmp, 5, 8)
+ *   bench_stall [--snapshots | --partners] [DIR [PAIRS [STEPS [section.key=value ...]]]]
+ *
+ * (defaults: a folder below $TMPDIR or /var/tmp, 5, 8). With --snapshots no checkpoints are
+ * written, but each step's state is copied into memory that outlives the process; with --partners
+ * each rank is on a node of its own, and has a copy of the other's, too.
  *
  * A model that learns random bytes on ranks that are threads of this process, two with one thread
  * each unless the settings say otherwise. A pair is a run of STEPS steps without checkpoints and
- * one with a checkpoint at each step, the order changing from pair to pair; what is compared is the
- * median step of each, first two left out, and, as on a busy machine the time of a step is mostly
- * others', the processor time that all threads of the process took for the steps after those.
- * Printed: median, and lowest to highest, over the pairs; and the stalls of all steps with
- * checkpoints. */
+ * one with a checkpoint (or snapshot) at each step, the order changing from pair to pair; what is
+ * compared is the median step of each, first two left out, and, as on a busy machine the time of a
+ * step is mostly others', the processor time that all threads of the process took for the steps
+ * after those. Printed: median, and lowest to highest, over the pairs; and the stalls of all steps
+ * with checkpoints. */
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "memory.h"
 #include "train/state.h"
 #include "train/threads.h"
 
@@ -30,7 +35,16 @@ static const char *const plan_format =
     "parallel: {data: 2}\n"
     "checkpoint: {local: %s/checkpoints, every: %d}\n";
 
+/* Each step: a file; a snapshot; that, and one of the other rank's. */
+enum kind { FILES, SNAPSHOTS, PARTNERS };
+
+static const char *const kind_names[] = {"checkpoint", "snapshot", "snapshot and a partner's copy"};
+
+enum { RANKS_MAX = 64 };
+
 struct bench {
+    enum kind kind;
+    int memory[RANKS_MAX * CKPT_MEMORY_SLOTS];
     const char *dir;
     int pairs, steps, n_changes;
     char *changes[CHANGES_MAX];
@@ -112,7 +126,8 @@ static double state_bytes(const struct plan *p)
 static double run(struct bench *b, bool saves, struct watch *w, struct err *err)
 {
     char text[9000];
-    int n = snprintf(text, sizeof text, plan_format, b->dir, b->steps, b->dir, saves ? 1 : 0);
+    bool files = saves && b->kind == FILES;
+    int n = snprintf(text, sizeof text, plan_format, b->dir, b->steps, b->dir, files ? 1 : 0);
     struct plan *plan = plan_parse(text, (size_t)n, "bench", b->changes, b->n_changes, "/", err);
     if (!plan)
         return 0;
@@ -125,7 +140,14 @@ static double run(struct bench *b, bool saves, struct watch *w, struct err *err)
                                              .restore = "none"},
                                 .hooks = {.step = on_step, .arg = w},
                                 .out_fd = -1,
-                                .threads = plan->training.threads ? plan->training.threads : 1};
+                                .threads = plan->training.threads ? plan->training.threads : 1,
+                                .memory = saves && !files ? b->memory : NULL,
+                                .node_ranks = b->kind == PARTNERS ? 1 : 0};
+    if (plan->world > RANKS_MAX) {
+        err_set(err, "more than %d ranks", RANKS_MAX);
+        plan_free(plan);
+        return 0;
+    }
     enum train_end end = threads_run(&o, err); /* the last file's write included */
     w->cpu_s += processor_s();
     b->tokens = plan->training.global_batch * plan->training.sequence;
@@ -157,9 +179,11 @@ static void print_figures(struct bench *b)
     double per_100mb = 1e8 / b->state_bytes;
     printf("%.1f MB of state a rank, %lld tokens a step, %d pairs of %d steps\n",
            b->state_bytes / 1e6, (long long)b->tokens, b->pairs, b->steps);
-    print_spread("step without checkpoints", "tokens/s", b->without, b->pairs);
+    print_spread("step without", "tokens/s", b->without, b->pairs);
     printf("%-44s %10.4g s\n", "  one step", (double)b->tokens / b->without[b->pairs / 2]);
-    print_spread("with a checkpoint at every step", "tokens/s", b->with, b->pairs);
+    char with[64];
+    snprintf(with, sizeof with, "with a %s at every step", kind_names[b->kind]);
+    print_spread(with, "tokens/s", b->with, b->pairs);
     print_spread("with / without", "", b->ratio, b->pairs);
     print_spread("processor time, with / without", "", b->cpu_ratio, b->pairs);
     double p50 = quantile(b->stall_ms, b->n_stalls, 0.5);
@@ -177,26 +201,45 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_stall [DIR [PAIRS [STEPS [section.key=value ...]]]]\n"
+    fprintf(stderr, "usage: bench_stall [--snapshots | --partners] [DIR [PAIRS [STEPS "
+                    "[section.key=value ...]]]]\n"
                     "PAIRS 1 to 200, STEPS 4 to 1000\n");
     return 2;
+}
+
+/* Somebody who outlives the ranks: this process. */
+static int hold_memory(struct bench *b)
+{
+    for (int i = 0; b->kind != FILES && i < RANKS_MAX * CKPT_MEMORY_SLOTS; i++)
+        if ((b->memory[i] = memfd_create("bench", MFD_CLOEXEC)) < 0)
+            return -1;
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
     char dir[4096];
+    enum kind kind = FILES;
+    if (argc > 1 && (!strcmp(argv[1], "--snapshots") || !strcmp(argv[1], "--partners"))) {
+        kind = argv[1][2] == 's' ? SNAPSHOTS : PARTNERS;
+        argv[1] = argv[0];
+        argc--;
+        argv++;
+    }
     const char *tmp = getenv("TMPDIR");
     snprintf(dir, sizeof dir, "%s/bench-stall-XXXXXX", argc > 1 ? argv[1] : tmp ? tmp : "/var/tmp");
     static struct bench b;
     struct err err = {{0}};
-    b = (struct bench){
-        .dir = dir, .pairs = argc > 2 ? atoi(argv[2]) : 5, .steps = argc > 3 ? atoi(argv[3]) : 8};
+    b = (struct bench){.kind = kind,
+                       .dir = dir,
+                       .pairs = argc > 2 ? atoi(argv[2]) : 5,
+                       .steps = argc > 3 ? atoi(argv[3]) : 8};
     for (int i = 4; i < argc && b.n_changes < CHANGES_MAX; i++)
         b.changes[b.n_changes++] = argv[i];
     if (b.pairs < 1 || b.pairs > PAIRS_MAX || b.steps <= WARM_UP + 1 || b.steps > STEPS_MAX)
         return usage();
     b.stall_ms = calloc((size_t)b.pairs * (size_t)b.steps, sizeof *b.stall_ms);
-    if (!b.stall_ms || !mkdtemp(dir) || make_text(dir)) {
+    if (!b.stall_ms || !mkdtemp(dir) || make_text(dir) || hold_memory(&b)) {
         perror(dir);
         return 1;
     }

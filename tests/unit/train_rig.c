@@ -108,7 +108,7 @@ void rig_train(const struct rig_run *run, struct rig_result *out)
     struct threads_options o = {
         .plan = plan,
         .identity = {.epoch = run->epoch ? run->epoch : 1,
-                     .generation = 1,
+                     .generation = run->generation ? run->generation : 1,
                      .node = "here",
                      .run_id = run->run_id ? run->run_id : "0123456789abcdef",
                      .run_dir = run->records ? run->folder : NULL,
@@ -118,6 +118,7 @@ void rig_train(const struct rig_run *run, struct rig_result *out)
         .threads = run->threads ? run->threads : 1,
         .deferred_seed = run->deferred_seed,
         .node_ranks = run->node_ranks,
+        .memory = run->memory,
     };
     out->end = threads_run(&o, &out->err);
     plan_free(plan);

@@ -21,10 +21,12 @@ struct rig_run {
     uint64_t deferred_seed;
     int stop_after; /* > 0: ask for a stop once that many steps are done */
     const char *restore;
-    uint32_t epoch;     /* 0: 1 */
-    const char *run_id; /* NULL: one that is always the same */
-    int node_ranks;     /* as in threads_options */
-    bool records;       /* write metrics and events into folder */
+    uint32_t epoch;      /* 0: 1 */
+    uint32_t generation; /* 0: 1 */
+    const int *memory;   /* as in threads_options */
+    const char *run_id;  /* NULL: one that is always the same */
+    int node_ranks;      /* as in threads_options */
+    bool records;        /* write metrics and events into folder */
 };
 
 struct rig_result {

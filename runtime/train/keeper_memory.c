@@ -1,0 +1,388 @@
+/* keeper_memory.c - see keeper_memory.h. */
+#include "train/keeper.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SCAN_MAX_BYTES = 16384,      /* a rank's slots, a line each */
+    ADDRESS_MAX_BYTES = 1 << 20, /* of a rank in the network */
+    ADDRESS_TAG = (3 << 20) + 9, /* beside partner's and reshard's */
+};
+
+/* ---- opening ---- */
+
+/* In the mirror's thread, or in keeper_memory_join. */
+static int copy_out(void *arg, int index, void *host, struct err *err)
+{
+    struct keeper *keeper = arg;
+    return keeper_copy_out(keeper, &keeper->memory.snapshot, index, host, err);
+}
+
+static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,
+                   struct err *err)
+{
+    (void)arg, (void)index, (void)at, (void)host, (void)bytes;
+    return err_set(err, "a snapshot is read like a file");
+}
+
+static int flush(void *arg, struct err *err)
+{
+    struct keeper *keeper = arg;
+    return snapshot_sync(&keeper->memory.snapshot,
+                         clock_ms() + keeper->plan->resilience.comm_timeout_ms, err);
+}
+
+int keeper_memory_open(struct keeper *keeper, struct err *err)
+{
+    const struct train_identity *id = keeper->identity;
+    struct keeper_memory *m = &keeper->memory;
+    m->partner = m->ward = -1;
+    if (!keeper->plan->checkpoint.snapshots || !id->memory)
+        return 0;
+    struct ckpt_memory_options options = {.fds = id->memory,
+                                          .node = id->node,
+                                          .run_id = id->run_id,
+                                          .rank = id->rank,
+                                          .world = id->world,
+                                          .epoch = id->epoch,
+                                          .generation = id->generation,
+                                          .plan_hash = plan_hash(keeper->plan)};
+    struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .flush = flush, .arg = keeper};
+    if (snapshot_open(&m->snapshot, keeper->k, err) ||
+        ckpt_memory_open(&m->slots, &options, keeper->tensors, keeper->n_tensors, &io, err))
+        return -1;
+    m->every = keeper->plan->checkpoint.snapshots;
+    return 0;
+}
+
+void keeper_memory_close(struct keeper *keeper, bool orderly)
+{
+    struct keeper_memory *m = &keeper->memory;
+    int64_t deadline = clock_ms();
+    if (keeper->plan) /* it was opened */
+        deadline += keeper->plan->resilience.comm_timeout_ms;
+    mirror_close(&m->mirror, orderly, deadline);
+    if (m->comm)
+        comm_close(m->comm);
+    if (m->snapshot.k) {
+        flush(keeper, NULL);
+        snapshot_close(&m->snapshot);
+    }
+    if (m->filler)
+        ckpt_close(m->filler, 0);
+    if (m->forget && m->slots)
+        ckpt_memory_forget(m->slots);
+    ckpt_memory_close(m->slots);
+    ckpt_decision_free(&m->recorded);
+    *m = (struct keeper_memory){.partner = -1, .ward = -1};
+}
+
+/* ---- restore ---- */
+
+static int decide(struct keeper *keeper, struct ckpt_decision *out, struct err *err)
+{
+    int world = keeper->mesh->world, rv = -1;
+    void **scans = calloc((size_t)world, sizeof *scans);
+    size_t *lengths = calloc((size_t)world, sizeof *lengths);
+    char *mine = keeper->memory.slots ? ckpt_memory_scan(keeper->memory.slots, err) : strdup("");
+    if (!scans || !lengths || !mine)
+        err_set(err, "no memory to look for snapshots");
+    else if (!comm_host_all_gatherv(keeper->comm, &keeper->mesh->all, mine, strlen(mine),
+                                    SCAN_MAX_BYTES, scans, lengths, err))
+        rv = ckpt_memory_decide((const char *const *)scans, world, out, err);
+    for (int i = 0; scans && i < world; i++)
+        free(scans[i]);
+    free(scans);
+    free(lengths);
+    free(mine);
+    return rv;
+}
+
+static struct ckpt_key key_of(const struct ckpt_decision *d)
+{
+    return (struct ckpt_key){d->written_epoch, d->written_generation, d->position.step};
+}
+
+/* Only a launch's own later generations find anything: with the agents the memory goes. An older
+ * step that is asked for (wish.step) is older than what memory has. */
+static bool may_look(const struct keeper *keeper)
+{
+    return keeper->plan->checkpoint.snapshots && keeper->identity->generation > 1 &&
+           !keeper->widened && keeper->wish.step < 0 && keeper->memory.retries <= CKPT_MEMORY_SLOTS;
+}
+
+int keeper_memory_find(struct keeper *keeper, struct err *err)
+{
+    struct ckpt_decision found, *d = &keeper->decision;
+    ckpt_decision_free(&keeper->memory.recorded);
+    if (!may_look(keeper))
+        return 0;
+    if (decide(keeper, &found, err))
+        return -1;
+    struct ckpt_key in_memory = key_of(&found), on_disk = key_of(d);
+    if (!found.found || (d->found && key_compare(&in_memory, &on_disk) < 0)) {
+        ckpt_decision_free(&found);
+        return 0;
+    }
+    keeper->memory.recorded = *d;
+    *d = found;
+    return 0;
+}
+
+void keeper_memory_step_back(struct keeper *keeper)
+{
+    struct keeper_memory *m = &keeper->memory;
+    m->retries++;
+    if (m->slots)
+        ckpt_memory_verify(m->slots);
+    ckpt_decision_free(&m->recorded);
+    m->recorded = (struct ckpt_decision){0};
+}
+
+int keeper_memory_fill(struct keeper *keeper, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    struct ckpt_io io = keeper_io(keeper);
+    if (keeper->ckpt || m->filler || !keeper->decision.found)
+        return 0;
+    return ckpt_open_filler(&m->filler, keeper->tensors, keeper->n_tensors, &io, err);
+}
+
+/* ---- partners and room ---- */
+
+int keeper_memory_fits(const struct memory_need *ranks, int world, const char **where,
+                       struct err *err)
+{
+    for (int first = 0; first < world; first++) {
+        const struct memory_need *f = &ranks[first];
+        int64_t live = 0, own = 0, wards = 0, lacks = 0, available = f->available;
+        int n = 0, tightest = first;
+        for (int r = 0; r < world; r++) {
+            if (strcmp(ranks[r].node, f->node))
+                continue;
+            if (r < first)
+                break; /* this node has been looked at */
+            live += ranks[r].live;
+            own += 2 * ranks[r].image;
+            wards += 2 * ranks[r].ward;
+            lacks += ranks[r].lacks;
+            if (ranks[r].available < available) {
+                available = ranks[r].available;
+                tightest = r;
+            }
+            n++;
+        }
+        if (!n || lacks <= available)
+            continue;
+        *where = f->node;
+        return err_set(err,
+                       "snapshots do not fit into the memory of node %s: its %d rank%s hold%s "
+                       "%.3f GB of training state and need%s %.3f GB for two copies of it and "
+                       "%.3f GB for two copies of another node's, of which %.3f GB are still to be "
+                       "taken; %.3f GB are free (%s): use more nodes, or checkpoint.snapshots=0 "
+                       "and do the work since the newest checkpoint again after a failure",
+                       f->node, n, n == 1 ? "" : "s", n == 1 ? "s" : "", (double)live / 1e9,
+                       n == 1 ? "s" : "", (double)own / 1e9, (double)wards / 1e9,
+                       (double)lacks / 1e9, (double)available / 1e9, ranks[tightest].why);
+    }
+    return 0;
+}
+
+/* Partner and ward learn each other's address. */
+static int connect_pair(struct keeper *keeper, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    int world = keeper->mesh->world, rv = -1;
+    uint64_t mine = m->address_bytes, theirs[2] = {0};
+    int to[2] = {m->partner, m->ward}, from[2] = {m->ward, m->partner};
+    void **all = calloc((size_t)world, sizeof *all);
+    size_t *bytes = calloc((size_t)world, sizeof *bytes);
+    if (!all || !bytes)
+        err_set(err, "no memory for %d addresses", world);
+    for (int i = 0; all && bytes && i < 2; i++) {
+        rv = comm_host_exchange(keeper->comm, &mine, sizeof mine, to[i], &theirs[i],
+                                sizeof theirs[i], from[i], ADDRESS_TAG, err);
+        if (!rv && theirs[i] > ADDRESS_MAX_BYTES)
+            rv = err_set(err, "rank %d has an address of %llu bytes", from[i],
+                         (unsigned long long)theirs[i]);
+        void *address = rv ? NULL : malloc(theirs[i] + 1);
+        if (!rv && !address)
+            rv = err_set(err, "no memory for an address");
+        if (!rv)
+            rv = comm_host_exchange(keeper->comm, m->address, mine, to[i], address, theirs[i],
+                                    from[i], ADDRESS_TAG, err);
+        if (rv || all[from[i]]) { /* of two nodes each is both to the other */
+            free(address);
+        } else {
+            all[from[i]] = address;
+            bytes[from[i]] = theirs[i];
+        }
+        if (rv)
+            break;
+    }
+    int me = keeper->mesh->rank;
+    if (!rv && !(all[me] = malloc(mine + 1)))
+        rv = err_set(err, "no memory for an address");
+    if (!rv) {
+        memcpy(all[me], m->address, mine);
+        bytes[me] = mine;
+        rv = comm_connect_ucx(m->comm, all, bytes, err);
+    }
+    for (int i = 0; all && i < world; i++)
+        free(all[i]);
+    free(all);
+    free(bytes);
+    return rv;
+}
+
+static int find_partner(struct keeper *keeper, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    struct partner p;
+    if (!m->comm)
+        return 0;
+    if (partner_find(&p, keeper->comm, keeper->mesh, keeper->identity, err))
+        return -1;
+    m->partner = p.to;
+    m->ward = p.from;
+    return m->partner >= 0 && m->address ? connect_pair(keeper, err) : 0;
+}
+
+/* Where one rank has no memory, nobody takes snapshots. images: of all ranks. */
+static int agree(struct keeper *keeper, int64_t *images, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    int64_t mine = m->slots ? ckpt_memory_bytes(m->slots) : 0;
+    if (comm_host_all_gather(keeper->comm, &keeper->mesh->all, &mine, sizeof mine, images, err))
+        return -1;
+    for (int i = 0; i < keeper->mesh->world; i++) {
+        if (images[i])
+            continue;
+        ckpt_memory_close(m->slots);
+        m->slots = NULL;
+    }
+    return 0;
+}
+
+/* Weights, moments and gradients. */
+static int64_t live_bytes(const struct keeper *keeper)
+{
+    const struct kbuf *grads = &keeper->state->grads;
+    return (int64_t)(grads->count * kdtype_bytes(grads->dtype)) * (KEEPER_PARTS + 1);
+}
+
+static int check_room(struct keeper *keeper, const int64_t *images, bool *common, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    int world = keeper->mesh->world;
+    struct memory_need mine, *ranks = calloc((size_t)world, sizeof *ranks);
+    const char *where = "";
+    if (!ranks)
+        return err_set(err, "no memory to plan snapshots");
+    memset(&mine, 0, sizeof mine); /* it travels whole */
+    snprintf(mine.node, sizeof mine.node, "%s", keeper->identity->node);
+    mine.image = images[keeper->mesh->rank];
+    mine.ward = m->ward >= 0 ? images[m->ward] : 0;
+    mine.live = live_bytes(keeper);
+    mine.lacks = ckpt_memory_lacks(m->slots, mine.ward);
+    mine.available = memory_room("/proc", "/sys/fs/cgroup", mine.why);
+    int rv = comm_host_all_gather(keeper->comm, &keeper->mesh->all, &mine, sizeof mine, ranks, err);
+    if (!rv) {
+        rv = keeper_memory_fits(ranks, world, &where, err);
+        /* The first generation's nodes are those that were asked for. */
+        *common = rv && keeper->identity->generation == 1;
+        m->unfit = rv && !*common && !strcmp(where, keeper->identity->node);
+    }
+    free(ranks);
+    return rv ? -1 : ckpt_memory_take(m->slots, mine.ward, err);
+}
+
+static int open_mirror(struct keeper *keeper, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    struct mirror_options options = {.memory = m->slots,
+                                     .comm = m->comm,
+                                     .to = m->partner,
+                                     .from = m->ward,
+                                     .note = m->note,
+                                     .arg = m->note_arg,
+                                     .epoch = keeper->identity->epoch,
+                                     .generation = keeper->identity->generation};
+    if (m->comm)
+        comm_set_timeout_ms(m->comm, keeper->plan->resilience.comm_timeout_ms);
+    m->comm = NULL;
+    return mirror_open(&m->mirror, &options, err);
+}
+
+int keeper_memory_start(struct keeper *keeper, bool *common, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    if (!keeper->plan->checkpoint.snapshots)
+        return 0;
+    int64_t *images = calloc((size_t)keeper->mesh->world, sizeof *images);
+    int rv = images ? agree(keeper, images, err) : err_set(err, "no memory to plan snapshots");
+    if (!rv && m->slots) {
+        rv = find_partner(keeper, err) || check_room(keeper, images, common, err) ? -1 : 0;
+        if (!rv && keeper->decision.memory) {
+            struct ckpt_key key = key_of(&keeper->decision);
+            ckpt_memory_keep(m->slots, &key);
+        }
+        if (!rv)
+            rv = open_mirror(keeper, err);
+    }
+    free(images);
+    return rv;
+}
+
+/* ---- while training ---- */
+
+int keeper_memory_begin(struct keeper *keeper, int64_t step, bool first, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    const struct ckpt_decision *d = &keeper->decision;
+    struct ckpt_key key = {keeper->identity->epoch, keeper->identity->generation, step};
+    if (!m->slots || (!first && step % m->every))
+        return 0;
+    if (first && !d->found)
+        return 0; /* first weights can be made again */
+    if (first && d->memory && m->same_cut)
+        key = key_of(d); /* where it is already it need not be copied */
+    snapshot_begin(&m->snapshot, keeper->stream);
+    if (mirror_begin(&m->mirror, &key, step * keeper->plan->training.global_batch, err))
+        return err_prefix(err, "snapshot of step %lld", (long long)step);
+    return 0;
+}
+
+int keeper_memory_join(struct keeper *keeper, struct kstream *stream, int64_t *stall_ns,
+                       struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    int64_t start = clock_ns();
+    *stall_ns = 0;
+    if (!m->mirror.begun)
+        return 0;
+    if (mirror_join(&m->mirror, clock_ms() + keeper->plan->resilience.comm_timeout_ms, err))
+        return err_prefix(err, "snapshot of step %lld", (long long)m->mirror.key.step);
+    snapshot_join(&m->snapshot, stream);
+    m->joined = true;
+    m->stall_ns = *stall_ns = clock_ns() - start;
+    return 0;
+}
+
+void keeper_memory_confirm(struct keeper *keeper)
+{
+    struct keeper_memory *m = &keeper->memory;
+    if (m->joined)
+        ckpt_memory_confirm(m->slots, &m->mirror.key, m->ward);
+    m->joined = false;
+}
+
+bool keeper_memory_lost_peers(const struct keeper *keeper)
+{
+    const struct comm *comm = keeper->memory.mirror.o.comm;
+    return comm && comm_failed(comm);
+}

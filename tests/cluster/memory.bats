@@ -1,0 +1,121 @@
+# Going on from memory: a plan that writes no checkpoint at all loses nothing to a lost process or node,
+# and does at most one completed step again.
+
+load cluster.bash
+
+steps=80
+
+setup_file() {
+    cluster_begin
+    write_train_plan "checkpoint: {every: 0}"
+    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" --plan "$here/train.yaml" \
+        >"$here/undisturbed.out" 2>&1 3>&-
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+}
+
+teardown() {
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+write_train_plan() { # CHECKPOINT-SECTION
+    cat >"$here/train.yaml" <<END
+model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
+parallel: {tensor: 1, pipeline: 2, data: 2}
+$1
+resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
+END
+}
+
+# The steps of all lines, in the order in which they were written.
+steps_of() { # RUN-DIR
+    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" 2>/dev/null
+}
+
+at_step() { # STEP
+    [ "$(steps_of "$dir" | tail -n 1)" -ge "$1" ] 2>/dev/null
+}
+
+losses() { # RUN-DIR
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
+}
+
+start_training() { # NODES SPARES
+    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-spares="$2" \
+        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+}
+
+# Every step's loss is that of the undisturbed run, and so many lines at most stand there twice.
+assert_same() { # TWICE
+    local status=0 twice
+    wait $bounded || status=$?
+    [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
+    expect "losses" "$(losses "$dir")" "$(losses "$here/undisturbed")"
+    twice=$(($(steps_of "$dir" | wc -l) - steps))
+    [ "$twice" -le "$1" ] || { echo "$twice steps were done again, not $1 at most"; return 1; }
+}
+
+node_of() { # RANK
+    awk -v r="$1" '$1 == r "-" r { print $2 }' "$dir/placement.txt"
+}
+
+worker_of() { # RANK
+    local p
+    for p in $(grep -lzxF "RANK=$1" /proc/[0-9]*/environ 2>/dev/null); do
+        p=${p%/environ}
+        if grep -qzxF "GTRAIN_RUN_DIR=$dir" "$p/environ" && grep -qzx train "$p/cmdline"; then
+            basename "$p"
+        fi
+    done
+}
+
+@test "killed workers, one after the other: one step each at most" {
+    start_training 4 0
+    wait_for 20 at_step 7
+    kill -KILL "$(worker_of 2)"
+    wait_for 20 grep -q "generation 2 goes on" "$dir/out"
+    wait_for 20 at_step 30
+    kill -KILL "$(worker_of 0)" # who writes the lines
+    wait_for 20 grep -q "generation 3 goes on" "$dir/out"
+    assert_same 2
+    expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
+}
+
+@test "a lost node: one step at most" {
+    start_training 5 1
+    wait_for 20 at_step 10
+    "$cluster" kill "$(node_of 1)" >/dev/null
+    assert_same 1
+    expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
+}
+
+@test "the node of rank 0, and then the spare that took over" {
+    start_training 6 2
+    wait_for 20 at_step 10
+    "$cluster" kill "$(node_of 0)" >/dev/null
+    wait_for 30 grep -q "generation 2 goes on" "$dir/out"
+    "$cluster" kill "$(node_of 0)" >/dev/null
+    assert_same 2
+}
+
+@test "a node and its partner at once: back to a file" {
+    write_train_plan "checkpoint: {shared: checkpoints, every: 5}"
+    start_training 6 2
+    wait_for 20 at_step 12
+    # Of four nodes under two switches, 1 and 3 keep each other's state.
+    "$cluster" kill "$(node_of 1)" >/dev/null &
+    "$cluster" kill "$(node_of 3)" >/dev/null
+    wait $!
+    assert_same 40
+    expect_match "$(cat "$dir/events.jsonl")" '"restored","step":[0-9]*[05],.* samples"'
+}

@@ -1,0 +1,343 @@
+/* test_train_memory.c - a later generation goes on from the states that the nodes hold in memory,
+ * and has, bit for bit, the losses of the run that was never disturbed.
+ *
+ * Ranks are threads, each on a node of its own that is only a name. A node's memory is memfds of
+ * the test: a lost process finds them again, a lost node has new ones. What a kill leaves half
+ * filled is made by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "memory.h"
+#include "train/keeper_memory.h"
+#include "train_rig.h"
+
+enum { WORLD = 4, STEPS = 28, STOP = 5, FDS = WORLD * CKPT_MEMORY_SLOTS, PATH = 400 };
+
+struct rig {
+    char folder[256], local[PATH];
+    int fds[FDS];
+    struct rig_result whole; /* the undisturbed run */
+    int64_t last;            /* the newest state that generation 1 left in memory */
+};
+
+static void renew(struct rig *r, int rank)
+{
+    for (int i = rank * CKPT_MEMORY_SLOTS; i < (rank + 1) * CKPT_MEMORY_SLOTS; i++) {
+        if (r->fds[i] > 0)
+            close(r->fds[i]);
+        r->fds[i] = memfd_create("test", MFD_CLOEXEC);
+        assert_true(r->fds[i] > 0);
+    }
+}
+
+static struct rig_run run_of(const struct rig *r, uint32_t generation)
+{
+    struct rig_run run = {.folder = r->folder,
+                          .steps = STEPS,
+                          .changes = {"parallel.data=2", "parallel.pipeline=2"},
+                          .generation = generation,
+                          .node_ranks = 1,
+                          .memory = r->fds};
+    return run;
+}
+
+/* files: checkpoints every so many steps, 0: the plan keeps none. */
+static void keep_files(struct rig *r, struct rig_run *run, int every)
+{
+    static char change[2][PATH + 64];
+    if (!every)
+        return;
+    snprintf(change[0], sizeof change[0], "checkpoint.local=%s", r->local);
+    snprintf(change[1], sizeof change[1], "checkpoint.every=%d", every);
+    run->changes[2] = change[0];
+    run->changes[3] = change[1];
+}
+
+/* The undisturbed run, and a generation that ends after some steps. */
+static void begin(struct rig *r, int every)
+{
+    struct rig_result first;
+    memset(r, 0, sizeof *r);
+    rig_folder_make(r->folder);
+    snprintf(r->local, sizeof r->local, "%s/local", r->folder);
+    struct rig_run run = run_of(r, 1);
+    run.memory = NULL;
+    rig_train_well(&run, &r->whole);
+    for (int rank = 0; rank < WORLD; rank++)
+        renew(r, rank);
+    run = run_of(r, 1);
+    keep_files(r, &run, every);
+    run.stop_after = STOP;
+    rig_train(&run, &first);
+    if (first.end != TRAIN_STOPPED)
+        fail_msg("%s", first.err.text);
+    r->last = first.n;
+    assert_memory_equal(first.loss, r->whole.loss, (size_t)first.n * sizeof *first.loss);
+}
+
+/* Goes on from `from`, with the right losses. */
+static void go_on(struct rig *r, uint32_t generation, int every, int64_t from)
+{
+    struct rig_result rest;
+    struct rig_run run = run_of(r, generation);
+    keep_files(r, &run, every);
+    rig_train_well(&run, &rest);
+    assert_int_equal(rest.first, from + 1);
+    assert_int_equal(rest.n, STEPS - from);
+    assert_memory_equal(rest.loss, r->whole.loss + from, (size_t)rest.n * sizeof *rest.loss);
+}
+
+static void end(struct rig *r)
+{
+    for (int i = 0; i < FDS; i++)
+        close(r->fds[i]);
+    rig_folder_remove(r->folder);
+}
+
+/* ---- what is in the slots ---- */
+
+/* The slot in the given half (0: own, 1: ward's) of a rank that holds `step`. */
+static int slot_of(const struct rig *r, int rank, int half, int64_t step)
+{
+    char text[CKPT_MEMORY_HEAD_BYTES + 1] = "", wanted[64];
+    snprintf(wanted, sizeof wanted, " step=%lld ", (long long)step);
+    for (int i = 0; i < CKPT_MEMORY_SLOTS / 2; i++) {
+        int fd = r->fds[rank * CKPT_MEMORY_SLOTS + half * CKPT_MEMORY_SLOTS / 2 + i];
+        if (pread(fd, text, CKPT_MEMORY_HEAD_BYTES, 0) == CKPT_MEMORY_HEAD_BYTES &&
+            strstr(text + 20, wanted))
+            return fd;
+    }
+    fail_msg("rank %d has no step %lld", rank, (long long)step);
+    return -1;
+}
+
+/* As a process leaves it that is killed while it fills the slot. */
+static void half_fill(const struct rig *r, int rank, int half, int64_t step)
+{
+    uint32_t none = 0;
+    assert_int_equal(pwrite(slot_of(r, rank, half, step), &none, sizeof none, 8), sizeof none);
+}
+
+static void flip(const struct rig *r, int rank, int half, int64_t step)
+{
+    unsigned char byte;
+    int fd = slot_of(r, rank, half, step);
+    off_t at = CKPT_MEMORY_HEAD_BYTES + 20000;
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+}
+
+static int next_node(int rank)
+{
+    return (rank + 1) % WORLD; /* the partner where no topology is known */
+}
+
+/* ---- the cases ---- */
+
+static void processes_are_lost(void **state)
+{
+    (void)state;
+    struct rig r;
+    begin(&r, 0);
+    go_on(&r, 2, 0, r.last);
+    end(&r);
+}
+
+static void each_node_is_lost(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < WORLD; rank++) {
+        struct rig r;
+        begin(&r, 0);
+        renew(&r, rank);
+        go_on(&r, 2, 0, r.last);
+        end(&r);
+    }
+}
+
+/* Two nodes that keep nothing for each other. */
+static void two_nodes_are_lost(void **state)
+{
+    (void)state;
+    struct rig r;
+    begin(&r, 0);
+    renew(&r, 1);
+    renew(&r, 3);
+    go_on(&r, 2, 0, r.last);
+    end(&r);
+}
+
+static void a_pair_is_lost(void **state)
+{
+    (void)state;
+    struct rig r;
+    begin(&r, 3); /* the stop has made a checkpoint, too: of the same step */
+    renew(&r, 1);
+    renew(&r, next_node(1));
+    go_on(&r, 2, 3, r.last);
+    end(&r);
+    begin(&r, 0); /* nothing is left anywhere */
+    renew(&r, 1);
+    renew(&r, next_node(1));
+    go_on(&r, 2, 0, 0);
+    end(&r);
+}
+
+static void a_half_filled_slot(void **state)
+{
+    (void)state;
+    struct rig r;
+    begin(&r, 0);
+    half_fill(&r, 2, 0, r.last); /* the partner has it */
+    go_on(&r, 2, 0, r.last);
+    end(&r);
+    begin(&r, 0);
+    half_fill(&r, 2, 0, r.last); /* nobody has it whole: one step back */
+    half_fill(&r, next_node(2), 1, r.last);
+    go_on(&r, 2, 0, r.last - 1);
+    end(&r);
+}
+
+static void a_damaged_slot(void **state)
+{
+    (void)state;
+    struct rig r;
+    begin(&r, 0);
+    flip(&r, 2, 0, r.last);
+    go_on(&r, 2, 0, r.last);
+    end(&r);
+    begin(&r, 0);
+    flip(&r, 2, 0, r.last);
+    flip(&r, next_node(2), 1, r.last);
+    go_on(&r, 2, 0, r.last - 1);
+    end(&r);
+}
+
+/* Generation after generation, each loses something else. */
+static void again_and_again(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_result some;
+    begin(&r, 0);
+    int64_t at = r.last;
+    for (uint32_t generation = 2; generation < 5; generation++) {
+        struct rig_run run = run_of(&r, generation);
+        renew(&r, (int)generation % WORLD);
+        run.stop_after = (int)at + 1;
+        rig_train(&run, &some);
+        if (some.end != TRAIN_STOPPED)
+            fail_msg("%s", some.err.text);
+        assert_int_equal(some.first, at + 1);
+        assert_memory_equal(some.loss, r.whole.loss + at, (size_t)some.n * sizeof *some.loss);
+        at += some.n;
+    }
+    renew(&r, 1);
+    go_on(&r, 5, 0, at);
+    end(&r);
+}
+
+/* Generation 2 loses another node before its first sum: all it has is what generation 1 left, and
+ * what it has repaired of it. */
+static void again_at_once(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_result some;
+    begin(&r, 0);
+    renew(&r, 0);
+    struct rig_run run = run_of(&r, 2);
+    run.stop_after = 1; /* as soon as it can be asked */
+    rig_train(&run, &some);
+    assert_int_equal(some.end, TRAIN_STOPPED);
+    renew(&r, 1); /* it kept rank 0's state while node 0 was away */
+    go_on(&r, 3, 0, r.last + some.n);
+    end(&r);
+}
+
+/* A generation with snapshots has the losses of one without, also where it writes checkpoints. */
+static void memory_and_files(void **state)
+{
+    (void)state;
+    struct rig r;
+    begin(&r, 2);
+    renew(&r, 2);
+    go_on(&r, 2, 2, r.last);
+    end(&r);
+}
+
+static void every_fourth_step(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_result some;
+    memset(&r, 0, sizeof r);
+    begin(&r, 0);
+    for (int rank = 0; rank < WORLD; rank++)
+        renew(&r, rank);
+    struct rig_run run = run_of(&r, 1);
+    run.changes[4 - 2] = "checkpoint.snapshots=4";
+    run.stop_after = STOP;
+    rig_train(&run, &some);
+    assert_int_equal(some.end, TRAIN_STOPPED);
+    go_on(&r, 2, 0, some.n / 4 * 4);
+    end(&r);
+}
+
+/* ---- does it fit ---- */
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    static const int64_t gb = 1000000000;
+    struct memory_need ranks[4];
+    const char *where;
+    struct err err;
+    for (int i = 0; i < 4; i++) {
+        ranks[i] = (struct memory_need){.image = 3 * gb,
+                                        .ward = 3 * gb,
+                                        .live = 4 * gb,
+                                        .lacks = 12 * gb,
+                                        .available = 24 * gb,
+                                        .why = "MemAvailable"};
+        snprintf(ranks[i].node, sizeof ranks[i].node, "n%d", i / 2);
+    }
+    assert_int_equal(keeper_memory_fits(ranks, 4, &where, &err), 0);
+    ranks[3].available = 24 * gb - 1;
+    assert_int_equal(keeper_memory_fits(ranks, 4, &where, &err), -1);
+    assert_string_equal(where, "n1");
+    assert_string_equal(
+        err.text, "snapshots do not fit into the memory of node n1: its 2 ranks hold 8.000 GB of "
+                  "training state and need 12.000 GB for two copies of it and 12.000 GB for two "
+                  "copies of another node's, of which 24.000 GB are still to be taken; 24.000 GB "
+                  "are free (MemAvailable): use more nodes, or checkpoint.snapshots=0 and do the "
+                  "work since the newest checkpoint again after a failure");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_are_lost),
+        cmocka_unit_test(each_node_is_lost),
+        cmocka_unit_test(two_nodes_are_lost),
+        cmocka_unit_test(a_pair_is_lost),
+        cmocka_unit_test(a_half_filled_slot),
+        cmocka_unit_test(a_damaged_slot),
+        cmocka_unit_test(again_and_again),
+        cmocka_unit_test(again_at_once),
+        cmocka_unit_test(memory_and_files),
+        cmocka_unit_test(every_fourth_step),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests_name("train_memory", tests, NULL, NULL);
+}
