@@ -172,7 +172,7 @@ int srun_post_opt(struct self *self)
 
 /* The command line of the coordinator. `numbers` holds what argv points to. */
 struct coordinate {
-    char *argv[28];
+    char *argv[32];
     char nodes[16], tasks[16], ports[16];
 };
 
@@ -186,7 +186,9 @@ static void build_coordinate(struct coordinate *b, const struct self *self, cons
                                     {"--ntasks", b->tasks},
                                     {"--port-range", b->ports},
                                     {"--job-nodes", launches_job_nodes()},
-                                    {"--relaunches-left", launches_left()}};
+                                    {"--relaunches-left", launches_left()},
+                                    {"--on-failure", self->site.on_failure},
+                                    {"--comment", self->site.comment}};
     int n = 0;
 
     snprintf(b->nodes, sizeof(b->nodes), "%u", nodes);

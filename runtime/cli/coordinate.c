@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include <getopt.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,11 +11,12 @@
 #include <unistd.h>
 
 #include "launch/coordinator.h"
+#include "launch/jobindex.h"
 #include "launch/rundir.h"
 #include "plan/plan.h"
 
 struct coordinate {
-    const char *plan, *restore, *dir, *job_nodes;
+    const char *plan, *restore, *dir, *job_nodes, *hook, *comment;
     int spares, nodes, tasks, ready_fd, life_fd, port_first, port_last, relaunches_left;
 };
 
@@ -53,6 +55,8 @@ static const struct option long_options[] = {
     {"port-range", required_argument, 0, 'P'},
     {"job-nodes", required_argument, 0, 'J'},
     {"relaunches-left", required_argument, 0, 'l'},
+    {"on-failure", required_argument, 0, 'F'},
+    {"comment", required_argument, 0, 'C'},
     {"help", no_argument, 0, 'h'},
     {0},
 };
@@ -63,6 +67,7 @@ static void usage(FILE *out)
                  "         [--spares N] [--restore latest|none|STEP|PATH] [--dir DIR]\n"
                  "         [--port-range FIRST-LAST] [--ready-fd FD] [--life-fd FD]\n"
                  "         [--job-nodes NODE,...] [--relaunches-left N]\n"
+                 "         [--on-failure PATH] [--comment on|off]\n"
                  "Runs the coordinator of one job step. The Slurm plugin starts it; see man "
                  "gtrain-coordinate.\n");
 }
@@ -104,6 +109,12 @@ static int read_options(struct coordinate *o, int argc, char **argv)
         case 'J':
             o->job_nodes = optarg;
             break;
+        case 'F':
+            o->hook = optarg;
+            break;
+        case 'C':
+            o->comment = optarg;
+            break;
         case 'l':
             bad = number("relaunches-left", optarg, 0, &o->relaunches_left);
             break;
@@ -114,6 +125,10 @@ static int read_options(struct coordinate *o, int argc, char **argv)
             usage(stderr);
             return -1;
         }
+    if (!bad && o->comment && strcmp(o->comment, "on") && strcmp(o->comment, "off")) {
+        cli_error("coordinate: --comment is '%s': use on or off", o->comment);
+        bad = -1;
+    }
     if (bad)
         return -1;
     if (!o->plan || !o->nodes || !o->tasks || optind < argc) {
@@ -202,6 +217,14 @@ static const char *restore_of(const struct coordinate *o)
     return o->restore ? o->restore : "";
 }
 
+/* For `gtrain status JOBID`, which is all that is missed without. */
+static void index_job(const struct coordinator_options *options)
+{
+    char folder[PATH_MAX];
+    if (options->job && *options->job && !jobindex_folder("", folder, sizeof folder))
+        jobindex_add(folder, options->job, options->run_dir);
+}
+
 /* Lock, epoch, listen, say so, run. */
 static int coordinate(struct coordinate *o, const struct plan *plan)
 {
@@ -226,6 +249,8 @@ static int coordinate(struct coordinate *o, const struct plan *plan)
         .job_nodes = o->job_nodes,
         .relaunches = plan->resilience.relaunches,
         .relaunches_left = o->relaunches_left,
+        .hook = o->hook,
+        .comment = o->comment && !strcmp(o->comment, "on"),
         .life_fd = o->life_fd,
     };
     struct coordinator *c;
@@ -235,6 +260,7 @@ static int coordinate(struct coordinate *o, const struct plan *plan)
         coordinator_open(&c, &options, &door, &err)) {
         code = fail(o, &err, EXIT_USAGE);
     } else {
+        index_job(&options);
         say_ready(o, "%s %u %s\n", door.address, door.port, door.secret);
         code = coordinator_run(c);
         coordinator_close(c);

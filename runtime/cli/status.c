@@ -1,5 +1,5 @@
-/* status.c - `gtrain status DIR`: where a run is, who has which ranks, what failed and what was
- * done.
+/* status.c - `gtrain status DIR|JOBID`: where a run is, who has which ranks, what failed and what
+ * was done.
  *
  * All of it lies in the run folder, so it can be asked from anywhere and after the end. */
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include "base/control.h"
 #include "cli/cli.h"
 #include "cli/report_read.h"
+#include "cli/status_job.h"
 #include "launch/rundir.h"
 #include "launch/runstate.h"
 
@@ -22,9 +23,10 @@ enum {
 };
 
 static const char USAGE[] =
-    "usage: gtrain status DIR\n"
+    "usage: gtrain status DIR|JOBID\n"
     "\n"
-    "Says where the run in the run folder DIR is: whether it runs, epoch, generation, step and "
+    "Says where the run in the run folder DIR, or of the Slurm job JOBID, is: whether it runs, "
+    "epoch, generation, step and "
     "loss,\n"
     "which node has which ranks, the spares, and the last failures and takeovers.\n";
 
@@ -199,6 +201,18 @@ int cli_status(int argc, char **argv)
         return EXIT_USAGE;
     }
     const char *dir = argv[optind];
+    char found[PATH_BYTES];
+    struct err err;
+    if (status_is_job(dir)) {
+        if (status_find_job(dir, found, sizeof found, &err)) {
+            cli_error("status: %s", err.text);
+            return EXIT_USAGE;
+        }
+        dir = found;
+        fputs("folder ", stdout);
+        print_text(dir);
+        putchar('\n');
+    }
     if (print_run(dir))
         return EXIT_USAGE;
     run_read(&run, dir, &unused);

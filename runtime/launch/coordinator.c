@@ -72,6 +72,7 @@ static void open_record(struct coordinator *c)
     runstate_begin(&c->record, o->job ? o->job : "", o->restarts, o->run.epoch);
     relaunch_begin(&c->relaunch, o->job_nodes, o->relaunches, o->relaunches_left, &c->run,
                    &c->record);
+    news_begin(&c->news, o->hook, o->comment ? o->job : NULL, o->run_dir, &c->record);
     put_down(c, "waiting", "");
 }
 
@@ -543,6 +544,8 @@ static int64_t tick(struct coordinator *c)
         announce_end(c);
         c->leave_by = now + LINGER_MS;
     }
+    if (c->generation) /* before that there is nothing to say */
+        news_tell(&c->news, &c->run, &c->record, &c->log, c->recovering, now);
     int64_t next = run_next_tick(&c->run, now);
     if (c->srun_gone && c->run.phase != RUN_ENDED && next > c->srun_gone + SRUN_GONE_MS + 1)
         next = c->srun_gone + SRUN_GONE_MS + 1;

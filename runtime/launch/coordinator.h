@@ -26,6 +26,8 @@ struct coordinator_options {
     const char *job_nodes; /* of the allocation that the step is in, "n0,n1"; NULL: it is its own */
     int relaunches;        /* how often the step may be launched again without progress */
     int relaunches_left;   /* of those; -1: this is the first launch */
+    const char *hook;      /* of the site, for a node that has failed; NULL: none */
+    int comment;           /* on the job, wanted */
     int life_fd; /* to srun: we end when it does; it gets `say TEXT` and `end STATUS`; -1: none */
 };
 

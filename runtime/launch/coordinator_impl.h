@@ -6,6 +6,7 @@
 #include "launch/coordinator_relaunch.h"
 #include "launch/directory.h"
 #include "launch/exchange.h"
+#include "launch/news.h"
 #include "launch/peers.h"
 #include "launch/runlog.h"
 #include "launch/runstate.h"
@@ -17,6 +18,7 @@ struct coordinator {
     struct runlog log;
     struct runstate record;
     struct relaunch relaunch;
+    struct news news;
     struct exchange exchange;
     struct directory directory;
     uint32_t generation; /* that the nodes have been told of, 0: none yet */

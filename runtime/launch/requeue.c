@@ -9,98 +9,20 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launch/command.h"
 
 /* ---- scontrol ---- */
 
-static void close_above_stderr(void)
-{
-#ifdef SYS_close_range
-    if (!syscall(SYS_close_range, 3U, ~0U, 0U))
-        return;
-#endif
-    long most = sysconf(_SC_OPEN_MAX);
-    for (int fd = 3; fd < most; fd++)
-        close(fd);
-}
-
-/* In a child up to its exec: nothing of ours is handed on. */
-static void become(char *const argv[], int out)
-{
-    int nowhere = open("/dev/null", O_RDWR);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGPIPE, SIG_DFL);
-    dup2(nowhere, STDIN_FILENO);
-    dup2(out < 0 ? nowhere : out, STDOUT_FILENO);
-    dup2(out < 0 ? nowhere : out, STDERR_FILENO);
-    close_above_stderr();
-    /* scontrol leaves scripts where it shrinks a job. Nobody can make a file there. */
-    if (chdir("/proc"))
-        _exit(126);
-    execvp(argv[0], argv);
-    _exit(127);
-}
-
-/* What the child writes, cut at room; 0 when it has closed. */
-static int read_answer(int fd, char *text, size_t room, int64_t deadline)
-{
-    size_t have = 0;
-    ssize_t n = 1;
-    while (n) {
-        char rest[512];
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, clock_left_ms(deadline)) <= 0 && clock_ms() >= deadline)
-            return -1;
-        int full = have + 1 >= room;
-        n = read(fd, full ? rest : text + have, full ? sizeof rest : room - 1 - have);
-        if (n < 0 && errno != EINTR && errno != EAGAIN)
-            return -1;
-        have += full || n < 0 ? 0 : (size_t)n;
-        text[have] = 0;
-    }
-    return 0;
-}
-
-/* Run it to its end. 0, or -1 with its first line, or why it did not run. */
 static int scontrol(char *const argv[], char *text, size_t room, struct err *err)
 {
-    int out[2], status = -1;
-    text[0] = 0;
-    if (pipe2(out, O_CLOEXEC))
-        return err_set_errno(err, errno, "no pipe");
-    pid_t pid = fork();
-    if (pid == 0)
-        become(argv, out[1]);
-    close(out[1]);
-    if (pid < 0) {
-        close(out[0]);
-        return err_set_errno(err, errno, "no process for scontrol");
-    }
-    if (read_answer(out[0], text, room, clock_ms() + REQUEUE_ASK_MS)) {
-        kill(pid, SIGKILL);
-        err_set(err, "scontrol %s took more than %d s", argv[1], REQUEUE_ASK_MS / 1000);
-    }
-    close(out[0]);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        return 0;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-        err_set(err, "scontrol is not found");
-    else if (WIFEXITED(status))
-        err_set(err, "scontrol %s: %.*s", argv[1], (int)strcspn(text, "\n"), text);
-    return -1;
+    return command_run(argv, REQUEUE_ASK_MS, text, room, err);
 }
 
 /* ---- the job ---- */
@@ -248,13 +170,13 @@ int requeue_do(const struct requeue *r, const struct requeue_job *job, struct er
             dup2(tell[1], STDIN_FILENO); /* and nothing else of ours, the folder's lock above */
         dup2(open("/dev/null", O_RDWR), STDOUT_FILENO);
         dup2(STDOUT_FILENO, STDERR_FILENO);
-        close_above_stderr();
+        command_close_above_stderr();
         fcntl(fd, F_SETFD, FD_CLOEXEC);
         work(r, job, fd);
         _exit(0);
     }
     close(tell[1]);
-    int bad = pid < 0 || read_answer(tell[0], word, sizeof word, clock_ms() + REQUEUE_TELL_MS);
+    int bad = pid < 0 || command_read(tell[0], word, sizeof word, clock_ms() + REQUEUE_TELL_MS);
     close(tell[0]);
     if (bad)
         return err_set(err, "Slurm has not taken job %s back within %d s", r->job_id,

@@ -19,6 +19,7 @@ cluster_begin() {
     plugin_line=$(cat "$plugstack")
     gtrain=$(tr ' ' '\n' <"$plugstack" | sed -n 's/^gtrain=//p')
     export cluster here plugstack plugin_line gtrain
+    export XDG_STATE_HOME=$here/state # jobs leave a line there, not in our home
     export GTRAIN_CLUSTER_MODE GTRAIN_CLUSTER_NODES SLURM_CONF
 }
 

@@ -1,0 +1,100 @@
+# What a site hears of a run: its own hook for a node that has failed, and a comment on the job.
+
+load cluster.bash
+
+setup_file() {
+    cluster_begin
+    cat >"$here/train.yaml" <<END
+model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: 60, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
+parallel: {tensor: 1, pipeline: 2, data: 1}
+checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}
+resilience: {heartbeat_ms: 200, patience_ms: 2000}
+END
+    cp "$GTRAIN_SOURCE/contrib/on_failure.sh" "$here/hook"
+    sed -i "2i echo \"\$1 \$3 \$(id -un) \$GTRAIN_RUN_DIR\" >>$here/heard" "$here/hook"
+    chown root "$here/hook"
+    chmod 755 "$here/hook"
+}
+
+teardown_file() {
+    cluster_finish
+}
+
+setup() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+    cd "$dir"
+    rm -f "$here/heard"
+    set_plugstack "$plugin_line on_failure=$here/hook" # `cluster.sh up` writes it anew
+    job=
+}
+
+teardown() {
+    [ -z "$job" ] || scancel "$job" 2>/dev/null || true
+    [ -z "${lost:-}" ] || scontrol update nodename="$lost" state=resume 2>/dev/null || true
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+at_step() { # STEP
+    [ "$(sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/r/metrics.jsonl" | sort -n | tail -n 1)" -ge "$1" ]
+}
+
+comment_of() { # JOB
+    scontrol show job "$1" | sed -n 's/^ *Comment=\(.*[^ ]\) *$/\1/p'
+}
+
+submit() { # SBATCH-ARGS...
+    printf '#!/bin/sh\nsrun -u --gtrain-dir=%s/r %s train\necho $? >%s/code\n' "$dir" "$gtrain" "$dir" \
+        >"$dir/job.sh"
+    job=$(sbatch --parsable -o "$dir/out" -N3 --ntasks-per-node=1 --no-requeue \
+        --gtrain-plan="$here/train.yaml" --gtrain-spares=1 "$@" "$dir/job.sh")
+    wait_for 30 at_step 3
+}
+
+# Its ranks are on the first two of three nodes at most; any but the batch host will do.
+kill_a_node() {
+    lost=$(sed -n 's/^[0-9]*-[0-9]* *\(n[0-9]*\) .*/\1/p' "$dir/r/placement.txt" |
+        grep -vxF "$(squeue -h -j "$job" -o %B)" | tail -n 1)
+    [ -n "$lost" ] || { cat "$dir/r/placement.txt"; return 1; }
+    "$cluster" kill "$lost" >/dev/null
+}
+
+@test "a node fails: the hook is told, Slurm's record says why, the job's comment where it stands" {
+    local reason
+    submit
+    expect_match "$(comment_of "$job")" "^gtrain: epoch 1, generation 1, step [0-9]* of 60, 1 spare"
+    kill_a_node
+    wait_for 30 grep -q "hook for node $lost" "$dir/r/coordinator.log"
+    reason=$(scontrol show node "$lost" | sed -n 's/^ *Reason=//p')
+    wait_for 60 test -s "$dir/code"
+    expect "exit code of srun" "$(cat "$dir/code")" 0
+    expect_match "$(cat "$here/heard")" "^$lost its agent is gone $(id -un) $dir/r$"
+    expect "lines" "$(wc -l <"$here/heard")" 1
+    expect_match "$(cat "$dir/r/coordinator.log")" "hook for node $lost: $lost is drained, with the reason"
+    expect_match "$reason" "gtrain: job $job: its agent is gone"
+    last_word() {
+        [ "$(comment_of "$job")" = "gtrain: epoch 1, generation 2, step 60 of 60, ended" ]
+    }
+    "$gtrain" status "$job" >"$dir/status"
+    expect "folder by the job's number" "$(head -n 1 "$dir/status")" "folder $dir/r"
+    expect_match "$(cat "$dir/status")" "^job $job: ended"
+    run "$gtrain" status 999999
+    expect "status of no job" "$status" 2
+    expect_match "$output" "no run folder of job 999999 is known here: name the folder"
+    wait_for 10 last_word || { comment_of "$job"; return 1; }
+}
+
+@test "a hook that anybody can write is not run, and a user's own comment stays" {
+    chmod o+w "$here/hook"
+    submit --comment=mine
+    kill_a_node
+    wait_for 60 test -s "$dir/code"
+    expect "exit code of srun" "$(cat "$dir/code")" 0
+    chmod o-w "$here/hook"
+    [ ! -e "$here/heard" ]
+    expect_match "$(cat "$dir/r/coordinator.log")" \
+        "hook for node $lost: $here/hook is not a file that only root can write"
+    expect "comment" "$(comment_of "$job")" mine
+}
