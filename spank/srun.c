@@ -172,12 +172,12 @@ int srun_post_opt(struct self *self)
 
 /* The command line of the coordinator. `numbers` holds what argv points to. */
 struct coordinate {
-    char *argv[32];
-    char nodes[16], tasks[16], ports[16];
+    char *argv[34];
+    char nodes[16], tasks[16], ports[16], step[16];
 };
 
 static void build_coordinate(struct coordinate *b, const struct self *self, const struct args *args,
-                             unsigned nodes, unsigned tasks)
+                             unsigned nodes, unsigned tasks, unsigned step)
 {
     const char *const given[][2] = {{"--spares", args->spares},
                                     {"--restore", args->restore},
@@ -185,6 +185,7 @@ static void build_coordinate(struct coordinate *b, const struct self *self, cons
                                     {"--nodes", b->nodes},
                                     {"--ntasks", b->tasks},
                                     {"--port-range", b->ports},
+                                    {"--step", b->step},
                                     {"--job-nodes", launches_job_nodes()},
                                     {"--relaunches-left", launches_left()},
                                     {"--on-failure", self->site.on_failure},
@@ -193,6 +194,7 @@ static void build_coordinate(struct coordinate *b, const struct self *self, cons
 
     snprintf(b->nodes, sizeof(b->nodes), "%u", nodes);
     snprintf(b->tasks, sizeof(b->tasks), "%u", tasks);
+    snprintf(b->step, sizeof(b->step), "%u", step);
     b->ports[0] = '\0';
     if (&slurm_conf && slurm_conf.srun_port_range)
         snprintf(b->ports, sizeof(b->ports), "%u-%u", slurm_conf.srun_port_range[0],
@@ -232,20 +234,21 @@ int srun_user_init(struct self *self, spank_t sp)
     struct coordinate command;
     struct contact contact;
     struct args args;
-    uint32_t nodes = 0, tasks = 0;
+    uint32_t nodes = 0, tasks = 0, step = 0;
     char where[sizeof(contact.address) + sizeof(contact.port) + 1], columns[16];
 
     if (!asks(self))
         return 0;
     if (spank_get_item(sp, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS ||
-        spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS) {
-        slurm_error("gtrain: Slurm does not tell the step's number of nodes and tasks");
+        spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS ||
+        spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS) {
+        slurm_error("gtrain: Slurm does not tell the step's number, nodes and tasks");
         return -1;
     }
     if (refuse_shrunk(self, nodes) < 0 || refuse_uneven((int)nodes, (int)tasks) < 0 ||
         args_resolve(&args) < 0 || launches_begin(sp, (int)nodes, (int)(tasks / nodes)) < 0)
         return -1;
-    build_coordinate(&command, self, &args, nodes, tasks);
+    build_coordinate(&command, self, &args, nodes, tasks, step);
     if (coordinator_start(command.argv, live_columns(self) > 0, &contact) < 0)
         return -1;
     snprintf(where, sizeof(where), "%s:%s", contact.address, contact.port);

@@ -16,7 +16,7 @@
 #include "plan/plan.h"
 
 struct coordinate {
-    const char *plan, *restore, *dir, *job_nodes, *hook, *comment;
+    const char *plan, *restore, *dir, *job_nodes, *step, *hook, *comment;
     int spares, nodes, tasks, ready_fd, life_fd, port_first, port_last, relaunches_left;
 };
 
@@ -53,6 +53,7 @@ static const struct option long_options[] = {
     {"ready-fd", required_argument, 0, 'R'},
     {"life-fd", required_argument, 0, 'L'},
     {"port-range", required_argument, 0, 'P'},
+    {"step", required_argument, 0, 'S'},
     {"job-nodes", required_argument, 0, 'J'},
     {"relaunches-left", required_argument, 0, 'l'},
     {"on-failure", required_argument, 0, 'F'},
@@ -66,7 +67,7 @@ static void usage(FILE *out)
     fprintf(out, "usage: gtrain coordinate --plan FILE[,KEY=VALUE...] --nodes N --ntasks T\n"
                  "         [--spares N] [--restore latest|none|STEP|PATH] [--dir DIR]\n"
                  "         [--port-range FIRST-LAST] [--ready-fd FD] [--life-fd FD]\n"
-                 "         [--job-nodes NODE,...] [--relaunches-left N]\n"
+                 "         [--step N] [--job-nodes NODE,...] [--relaunches-left N]\n"
                  "         [--on-failure PATH] [--comment on|off]\n"
                  "Runs the coordinator of one job step. The Slurm plugin starts it; see man "
                  "gtrain-coordinate.\n");
@@ -105,6 +106,9 @@ static int read_options(struct coordinate *o, int argc, char **argv)
             break;
         case 'P':
             bad = port_range(o, optarg);
+            break;
+        case 'S':
+            o->step = optarg;
             break;
         case 'J':
             o->job_nodes = optarg;
@@ -244,6 +248,7 @@ static int coordinate(struct coordinate *o, const struct plan *plan)
         .port_first = o->port_first,
         .port_last = o->port_last,
         .job = getenv("SLURM_JOB_ID"),
+        .step = o->step,
         .restarts = restarts(),
         .requeues = plan->resilience.requeues,
         .job_nodes = o->job_nodes,

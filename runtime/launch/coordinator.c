@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "launch/coordinator_requeue.h"
 #include "launch/message.h"
+#include "launch/requeue.h"
 #include "launch/takeover.h"
 
 enum {
@@ -394,6 +395,22 @@ static void say_end(struct coordinator *c, const char *text)
         tell_srun(c, "say %s", text);
 }
 
+/* What looks like lost nodes may be an order. */
+static void find_order(struct coordinator *c)
+{
+    const struct coordinator_options *o = &c->options;
+    struct run *run = &c->run;
+    size_t used = strlen(run->text);
+    if (!run->machine || !run->code)
+        return;
+    int cancelled = !c->relaunch.silent && o->job && *o->job && o->step &&
+                    requeue_step_cancelled(o->job, o->step);
+    if (cancelled)
+        snprintf(run->text + used, sizeof run->text - used, "; the step was cancelled");
+    if (cancelled || run->progress.signalled)
+        run->machine = 0;
+}
+
 static int launch_again(struct coordinator *c)
 {
     struct relaunch *r = &c->relaunch;
@@ -418,6 +435,7 @@ static void end_or_go_on(struct coordinator *c)
     char more[MESSAGE_TEXT_BYTES + 128];
     if (runstate_lost(&c->record, run))
         runlog_line(&c->log, "out of memory for the nodes that failed");
+    find_order(c);
     if (launch_again(c))
         return;
     if (coordinator_requeue(&c->record, run, c->options.requeues, c->options.run_dir, &c->log,

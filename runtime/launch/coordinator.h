@@ -21,6 +21,7 @@ struct coordinator_options {
     char run_id[RUNDIR_ID_BYTES];
     int port_first, port_last; /* 0: any port */
     const char *job;           /* Slurm's number of the job; NULL or "": none */
+    const char *step;          /* of the job, by its number; NULL: not known */
     int restarts;              /* of the job so far, as Slurm counts */
     int requeues;              /* how often the job may go back into the queue */
     const char *job_nodes; /* of the allocation that the step is in, "n0,n1"; NULL: it is its own */

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +93,30 @@ int requeue_ask(const char *job_id, int restarts, struct requeue_job *job, struc
         requeue_job_free(job);
     free(text);
     return bad;
+}
+
+int requeue_step_runs(const char *line)
+{
+    return is(line, "State", "RUNNING");
+}
+
+int requeue_step_cancelled(const char *job_id, const char *step_id)
+{
+    char step[128], text[2048];
+    char *argv[] = {"scontrol", "show", "step", "--oneliner", step, NULL};
+    snprintf(step, sizeof step, "%s.%s", job_id, step_id);
+    for (int i = 0; i < REQUEUE_LOOKS; i++) {
+        struct err err = {""};
+        if (i)
+            poll(NULL, 0, REQUEUE_LOOK_MS);
+        if (!scontrol(argv, text, sizeof text, &err)) {
+            if (!requeue_step_runs(text))
+                return 1;
+        } else {
+            return strstr(text, "not found") != NULL; /* else Slurm does not answer */
+        }
+    }
+    return 0;
 }
 
 /* ---- the process that does it ---- */

@@ -13,6 +13,8 @@
 enum {
     REQUEUE_ASK_MS = 10000,  /* for one answer of a busy slurmctld */
     REQUEUE_TELL_MS = 15000, /* to hear that Slurm has taken the job back */
+    REQUEUE_LOOKS = 4,       /* whether the step was cancelled, */
+    REQUEUE_LOOK_MS = 250,   /* so long apart */
     REQUEUE_TRIES = 60,      /* of the change to the waiting job, one a second */
     REQUEUE_START_S = 5,     /* Slurm refuses to start a job in the second that it was ended in */
     REQUEUE_TEXT_BYTES = 65536, /* of a list of nodes, and of scontrol's answer */
@@ -29,6 +31,14 @@ struct requeue_job {
 /* Read scontrol's line. 0, or -1 (nothing is owned then) if it is no such line. Pure. */
 int requeue_parse(const char *line, struct requeue_job *job);
 void requeue_job_free(struct requeue_job *job);
+
+/* Whether Slurm calls the step running, as scontrol shows it; "": it shows none. Pure. */
+int requeue_step_runs(const char *line);
+
+/* Has somebody cancelled the step? Slurm then kills its agents without a word, which looks like
+ * the loss of their nodes; but of a lost node's step Slurm hears no end. Looks for a moment
+ * (REQUEUE_LOOKS), as Slurm hears of the last task's end after us. */
+int requeue_step_cancelled(const char *job_id, const char *step_id);
 
 struct requeue {
     const char *job_id;

@@ -53,6 +53,23 @@ static void job_lines(void **state)
     assert_int_equal(requeue_parse("slurm_load_jobs error: Invalid job id specified", &job), -1);
 }
 
+static void step_lines(void **state)
+{
+    (void)state;
+    static const char shown[] = "StepId=99.0 UserId=0 TimeLimit=UNLIMITED State=%s Partition=main "
+                                "Name=State=RUNNING\n";
+    static const struct {
+        const char *state;
+        int runs;
+    } rows[] = {{"RUNNING", 1}, {"CANCELLED", 0}, {"COMPLETING", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char line[256];
+        snprintf(line, sizeof line, shown, rows[i].state);
+        assert_int_equal(requeue_step_runs(line), rows[i].runs);
+    }
+    assert_int_equal(requeue_step_runs(""), 0);
+}
+
 static void lose(struct run *run, int node, const char *why)
 {
     run->nodes[node].state = RUN_NODE_LOST;
@@ -139,6 +156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(job_lines),
+        cmocka_unit_test(step_lines),
         cmocka_unit_test(remembered_for_the_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
