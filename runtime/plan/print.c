@@ -95,6 +95,37 @@ static void print_stages(const struct plan *plan, FILE *out)
     }
 }
 
+/* Weights and moments of the stage that has most, as often as they lie on a node's disk. */
+static void print_checkpoints(const struct plan *plan, FILE *out)
+{
+    const struct plan_checkpoint *c = &plan->checkpoint;
+    double file = 0, files = c->keep + 1;
+    for (int s = 0; s < plan->parallel.pipeline; s++) {
+        struct plan_memory m = plan_memory(plan, s);
+        if (m.weights + m.optimizer > file)
+            file = m.weights + m.optimizer;
+    }
+    double more = c->redundancy == PLAN_REDUNDANCY_PARTNER ? file
+                  : c->group_files ? file * c->group_parities / c->group_files
+                                   : 0;
+    if (!c->local)
+        return;
+    fprintf(out, "#\n# disk a rank, estimated: keep + 1 checkpoints\n# ");
+    print_bytes(files * file, out);
+    fprintf(out, " its own, each ");
+    print_bytes(file, out);
+    if (more > 0) {
+        fprintf(out, "\n# ");
+        print_bytes(files * more, out);
+        if (c->group_files)
+            fprintf(out, " parity; any %d of a group of %d nodes may be lost", c->group_parities,
+                    plan_redundancy_nodes(c));
+        else
+            fputs(" copies of its partner's", out);
+    }
+    fputc('\n', out);
+}
+
 /* Rank = (((data * pipeline + stage) * expert + e) * context + c) * tensor + t: a row a replica, a
  * cell a stage, in it the stage's ranks. */
 static void print_map(const struct plan *plan, FILE *out)
@@ -129,6 +160,7 @@ int plan_print(const struct plan *plan, FILE *out)
     fputs(plan->text, out);
     print_sums(plan, out);
     print_stages(plan, out);
+    print_checkpoints(plan, out);
     print_map(plan, out);
     return ferror(out) ? -1 : 0;
 }

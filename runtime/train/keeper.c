@@ -103,6 +103,7 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .partner = {.to = -1, .from = -1, .fd = -1},
                               .written = -1,
                               .damaged_file = -1,
+                              .troubled = -1,
                               .committed = -1,
                               .saved = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
@@ -288,6 +289,7 @@ void keeper_close(struct keeper *keeper, bool orderly)
                               .partner = {.to = -1, .from = -1, .fd = -1},
                               .written = -1,
                               .damaged_file = -1,
+                              .troubled = -1,
                               .committed = -1,
                               .saved = -1};
 }

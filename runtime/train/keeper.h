@@ -69,6 +69,7 @@ struct keeper {
     bool stepped_back;             /* a file of one before was found to be damaged */
     int rounds;                    /* decisions of one step that were */
     int rebuilt;                   /* files of the decision that were lost */
+    int troubled;                  /* whose disk would not do for that, as all know; -1: none */
     struct keeper_shared shared;
     struct keeper_memory memory;
     bool widened;           /* keeper_widen was called */
@@ -108,7 +109,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                 struct err *err);
 
 /* Exchange that, decide what identity->restore asks for, find out who has what of it. A failure
- * that does not come from the network is the same on all ranks. May be called again after
+ * that does not come from the network is the same on all ranks, or, where keeper->troubled says
+ * so, that of one rank. May be called again after
  * keeper_step_back. */
 int keeper_find(struct keeper *keeper, struct err *err);
 

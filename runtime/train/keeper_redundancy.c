@@ -107,7 +107,8 @@ int keeper_rebuild(struct keeper *keeper, struct err *err)
                         .decision = &keeper->decision,
                         .damaged = on_damaged,
                         .built = on_built,
-                        .arg = keeper};
+                        .arg = keeper,
+                        .troubled = &keeper->troubled};
     int lost = keeper->decision.lost;
     if (!lost)
         return 0;

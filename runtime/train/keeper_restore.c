@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ROUNDS_MOST = 1000 };        /* each finds a file damaged at least */
 enum { SCAN_MAX_BYTES = 64 << 20 }; /* of one node's log: far more than retention leaves */
 
 /* One rank of a node speaks for it; rank 0 for the shared folder. */
@@ -292,10 +293,11 @@ static int check_nothing_lost(const struct keeper *keeper, struct err *err)
 }
 
 /* A decision that is ours, all of whose files are there: those that are not are rebuilt; where that
- * meets a damaged one, it is decided anew, so often at most as there are files. */
+ * meets damaged ones, they are marked and it is decided anew. */
 static int find_whole(struct keeper *keeper, struct err *err)
 {
     struct ckpt_decision *d = &keeper->decision;
+    int rounds = 0;
     for (int again = 1; again > 0;) {
         ckpt_decision_free(d);
         keeper->rebuilt = 0;
@@ -315,6 +317,9 @@ static int find_whole(struct keeper *keeper, struct err *err)
         keeper->stepped_back |= again > 0;
         if (again < 0)
             return -1;
+        if (++rounds > ROUNDS_MOST)
+            return err_set(err, "restore: %s holds more damaged files than can be sorted out",
+                           keeper->wish.dir);
     }
     return 0;
 }

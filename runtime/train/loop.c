@@ -495,6 +495,10 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
 {
     for (;;) {
         if (keeper_find(&l->keeper, err)) {
+            if (l->keeper.troubled >= 0)
+                return agree(
+                    l, l->keeper.troubled == l->options->identity.rank ? cannot(l) : TRAIN_DONE,
+                    err);
             l->common = !comm_failed(l->options->comm);
             return l->common ? TRAIN_REFUSED : TRAIN_FAILED;
         }

@@ -290,8 +290,10 @@ static int judge(const struct rebuild *r, const struct outcome *all, struct err 
 {
     int rv = 0;
     for (int i = 0; i < r->mesh->world; i++)
-        if (all[i].ending == END_OWN)
-            return err_set(err, "rank %d: %.*s", i, TEXT_BYTES - 1, all[i].text);
+        if (all[i].ending == END_OWN) {
+            *r->troubled = i;
+            return err_set(err, "%.*s", TEXT_BYTES - 1, all[i].text);
+        }
     for (int i = 0; i < r->mesh->world; i++) {
         if (all[i].ending == END_WELL)
             continue;

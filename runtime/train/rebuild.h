@@ -22,6 +22,9 @@ struct rebuild {
     /* A place where a file is now: likewise. */
     int (*built)(void *arg, const struct ckpt_place *place, struct err *err);
     void *arg;
+    /* Whose own disk or memory would not do, where that is why rebuild_lost failed; all ranks hear
+     * it. Else as it was. */
+    int *troubled;
 };
 
 /* All ranks call, with a decision of ckpt_decide_rebuilt. 0: every file is there, and the

@@ -61,6 +61,27 @@ assert_same() {
     expect_match "$(cat "$dir/events.jsonl")" "1 of 4 files were rebuilt from their groups"
 }
 
+@test "two nodes killed at any moment: no bit changes" {
+    [ "${GTRAIN_TEST_LONG-no}" = yes ] || skip "only with GTRAIN_TEST_LONG=yes"
+    local i k wait_ms node
+    RANDOM=${GTRAIN_TEST_SEED:-7}
+    for i in $(seq "${GTRAIN_TEST_KILLS:-100}"); do
+        rm -rf "$dir"
+        mkdir "$dir"
+        start_training 6 2 ,checkpoint.redundancy=rs:2+2
+        wait_for 60 test -e "$dir/placement.txt"
+        for k in 1 2; do # the second may come while files are rebuilt
+            wait_ms=$((RANDOM % 2500))
+            sleep $((wait_ms / 1000)).$(printf %03d $((wait_ms % 1000)))
+            node=n$((RANDOM % 6))
+            echo "kill $i.$k: $node after $wait_ms ms" >>"$here/kills"
+            "$cluster" kill $node >/dev/null
+        done
+        assert_same || { tail -n 2 "$here/kills"; return 1; }
+        "$cluster" up >/dev/null
+    done
+}
+
 @test "two lost nodes of a group that keeps two" {
     start_training 6 2 ,checkpoint.redundancy=rs:2+2
     wait_for 20 at_step 6

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -284,6 +285,29 @@ static void another_run_takes_over(void **state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
+/* The disk that a lost file should be rebuilt on will not do: said, with the place. */
+static void a_disk_that_cannot_is_said(void **state)
+{
+    (void)state;
+    struct rig_result r;
+    char local[300], path[400];
+    snprintf(local, sizeof local, "checkpoint.local=%s/full", folder);
+    struct rig_run run = grouped(local, "checkpoint.redundancy=xor:4", 2);
+    run.steps = 9;
+    rig_train_well(&run, &r);
+    drop_member("full", 9, 2);
+    path_of("full", 'r', 9, 2, path);
+    strcpy(strrchr(path, '.'), ".part"); /* a folder in its way */
+    assert_int_equal(mkdir(path, 0777), 0);
+    run.epoch = 3;
+    run.steps = STEPS;
+    refused(&run, (const char *[]){"rank 2: ", "s9.r2.part", NULL});
+    assert_int_equal(rmdir(path), 0);
+    run.epoch = 4;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, 10);
+}
+
 static void groups_need_nodes(void **state)
 {
     (void)state;
@@ -305,6 +329,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(parity_changes_nothing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(lost_files_are_rebuilt, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(another_run_takes_over, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_disk_that_cannot_is_said, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(groups_need_nodes, make_folder, remove_folder),
     };
     return cmocka_run_group_tests_name("redundancy", tests, NULL, NULL);
