@@ -29,6 +29,11 @@ cluster_finish() {
     rm -rf "$here"
 }
 
+# For a test that takes what only nodes with namespaces of their own have.
+only_namespaces() { # WHAT
+    [ "$GTRAIN_CLUSTER_MODE" = namespaces ] || skip "in plain mode nodes share this host's $1"
+}
+
 # A plan for a world of TENSOR x PIPELINE x DATA ranks.
 write_plan() { # FILE TENSOR PIPELINE DATA
     cat >"$1" <<END

@@ -36,10 +36,6 @@ covered_elsewhere() { # FILE
     [ "${GTRAIN_TEST_LONG-no}" = yes ] || skip "in the long mode; $1.bats holds it"
 }
 
-only_namespaces() {
-    [ "$GTRAIN_CLUSTER_MODE" = namespaces ] || skip "in plain mode nodes share this host's $1"
-}
-
 write_train_plan() {
     cat >"$here/train.yaml" <<END
 model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}

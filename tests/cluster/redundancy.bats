@@ -54,6 +54,7 @@ assert_same() {
 }
 
 @test "a lost node's file is rebuilt on the spare" {
+    only_namespaces disks
     start_training 5 1
     wait_for 20 at_step 6
     "$cluster" kill "$(node_of 2)" >/dev/null
@@ -83,6 +84,7 @@ assert_same() {
 }
 
 @test "two lost nodes of a group that keeps two" {
+    only_namespaces disks
     start_training 6 2 ,checkpoint.redundancy=rs:2+2
     wait_for 20 at_step 6
     "$cluster" kill "$(node_of 0)" >/dev/null &
@@ -122,6 +124,7 @@ damage_and_go_on() { # NODES PLAN-CHANGES
 }
 
 @test "a damaged file is taken from the partner's copy" {
+    only_namespaces disks
     damage_and_go_on 4 ,checkpoint.redundancy=partner
 }
 
