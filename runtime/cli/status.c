@@ -39,10 +39,12 @@ static void print_text(const char *text)
 
 static void print_time(double seconds)
 {
-    time_t t = (time_t)seconds;
+    /* A line that somebody has damaged may say anything, or nothing. */
+    bool known = fabs(seconds) < 1e11;
+    time_t t = known ? (time_t)seconds : 0;
     struct tm tm;
     char text[32];
-    if (!localtime_r(&t, &tm) || !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &tm))
+    if (!known || !localtime_r(&t, &tm) || !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &tm))
         snprintf(text, sizeof text, "?");
     fputs(text, stdout);
 }
