@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/number.h"
 #include "drain_impl.h"
 #include "log.h"
 #include "record.h"
@@ -218,10 +219,12 @@ static int check_space(const struct ckpt_drain *d, int64_t total_bytes,
             free_bytes += (double)list->entries[i].bytes;
     if (free_bytes >= needed)
         return 0;
+    char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
     return err_set(err,
-                   "shared folder %s: %d checkpoints of %.3f GB (one more than are kept) need "
-                   "%.3f GB, %.3f GB are free: choose another folder or a lower shared_keep",
-                   d->to, count, (double)total_bytes / 1e9, needed / 1e9, free_bytes / 1e9);
+                   "shared folder %s: %d checkpoints of %s (one more than are kept) need %s, %s "
+                   "are free, %s too few: choose another folder or a lower shared_keep",
+                   d->to, count, number_size((double)total_bytes, one), number_size(needed, all),
+                   number_size(free_bytes, has), number_size(needed - free_bytes, lacks));
 }
 
 static int prepare_folder(struct ckpt_drain *d, int64_t total_bytes, struct err *err)

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/number.h"
 #include "crc.h"
 #include "engine.h"
 #include "folder.h"
@@ -102,16 +103,17 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
             free_bytes += (double)list->entries[i].bytes;
     if (free_bytes >= needed)
         return 0;
-    return err_set(
-        err,
-        "checkpoint folder %s: rank %d needs %.3f GB (keep + 1%s: %d files of %.3f GB%s), "
-        "%.3f GB are free: choose another folder or a lower keep",
-        c->dir, c->rank, needed / 1e9,
-        c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
-        : c->held    ? " + 1"
-                     : "",
-        files, (double)engine_file_bytes(c) / 1e9, c->parity_bytes ? ", and parity" : "",
-        free_bytes / 1e9);
+    char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
+    return err_set(err,
+                   "checkpoint folder %s: rank %d needs %s (keep + 1%s: %d files of %s%s), %s are "
+                   "free, %s too few: choose another folder or a lower keep",
+                   c->dir, c->rank, number_size(needed, all),
+                   c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
+                   : c->held    ? " + 1"
+                                : "",
+                   files, number_size((double)engine_file_bytes(c), one),
+                   c->parity_bytes ? ", and parity" : "", number_size(free_bytes, has),
+                   number_size(needed - free_bytes, lacks));
 }
 
 static int prepare_folder(struct ckpt *c, struct err *err)

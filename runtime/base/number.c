@@ -13,3 +13,13 @@ void number_text(double value, char text[NUMBER_BYTES])
             break;
     }
 }
+
+const char *number_size(double bytes, char text[NUMBER_BYTES])
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+    int unit = 0;
+    for (; bytes >= 1000 && unit < 6; unit++)
+        bytes /= 1000;
+    snprintf(text, NUMBER_BYTES, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+    return text;
+}

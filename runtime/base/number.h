@@ -8,4 +8,8 @@ enum { NUMBER_BYTES = 32 };
  * 0.0030000000000000001. Digits and point are those of the locale. */
 void number_text(double value, char text[NUMBER_BYTES]);
 
+/* "1.5 MB": bytes in the unit (B to EB, powers of 1000) that leaves one to three digits in front of
+ * the point. Returns text. */
+const char *number_size(double bytes, char text[NUMBER_BYTES]);
+
 #endif

@@ -16,6 +16,7 @@
 
 #include "catalog.h"
 #include "ckpt.h"
+#include "base/number.h"
 #include "cli/ckpt_place.h"
 #include "cli/cli.h"
 #include "file.h"
@@ -178,11 +179,11 @@ static void print_head(const char *run, const struct catalog *c)
 
 static void print_row(const struct ckpt_key *key, int ranks, int64_t bytes, int64_t samples)
 {
-    char size[32], count[32] = "-";
+    char size[NUMBER_BYTES], count[32] = "-";
     if (samples >= 0)
         snprintf(count, sizeof count, "%" PRId64, samples);
     printf("  %10" PRId64 " %6" PRIu32 " %5" PRIu32 " %6d %10s %12s  ", key->step, key->epoch,
-           key->generation, ranks, place_size(bytes, size), count);
+           key->generation, ranks, number_size((double)bytes, size), count);
 }
 
 static bool in_a_record(const struct catalog *c, const struct catalog_file *f)
@@ -434,7 +435,7 @@ static int show(const char *path)
 {
     struct err err;
     struct ckpt_file *f;
-    char size[32];
+    char size[NUMBER_BYTES];
     if (ckpt_file_open(&f, path, &err)) {
         cli_error("%s", err.text);
         return access(path, R_OK) ? EXIT_USAGE : EXIT_FAILED;
@@ -445,8 +446,8 @@ static int show(const char *path)
     printf("  epoch %" PRIu32 ", generation %" PRIu32 ", rank %d of %d, plan %016" PRIx64 "\n",
            f->meta.key.epoch, f->meta.key.generation, f->meta.rank, f->meta.world,
            f->meta.plan_hash);
-    printf("  %s, digest %08" PRIx32 ", data from byte %" PRId64 "\n", place_size(f->bytes, size),
-           f->digest, f->header_bytes);
+    printf("  %s, digest %08" PRIx32 ", data from byte %" PRId64 "\n",
+           number_size((double)f->bytes, size), f->digest, f->header_bytes);
     show_tensors(f);
     ckpt_file_close(f);
     return EXIT_OK;

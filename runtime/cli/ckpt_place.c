@@ -85,14 +85,3 @@ int place_find(struct place *p, const char *dir, struct err *err)
     *p = (struct place){.n_runs = 0};
     return look_into(p, dir, err) || look_below(p, dir, err) ? -1 : 0;
 }
-
-const char *place_size(int64_t bytes, char out[32])
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-    double v = (double)bytes;
-    int unit = 0;
-    for (; v >= 1000 && unit < 5; unit++)
-        v /= 1000;
-    snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", v, units[unit]);
-    return out;
-}

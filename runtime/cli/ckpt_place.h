@@ -2,8 +2,6 @@
 #ifndef GTRAIN_CLI_CKPT_PLACE_H
 #define GTRAIN_CLI_CKPT_PLACE_H
 
-#include <stdint.h>
-
 #include "base/err.h"
 
 /* Folders with checkpoints in or directly below a folder, and the runs in them. */
@@ -15,8 +13,5 @@ struct place {
 /* 0 also where there are none; place_free after either. */
 int place_find(struct place *p, const char *dir, struct err *err);
 void place_free(struct place *p);
-
-/* "1.5 MB" */
-const char *place_size(int64_t bytes, char out[32]);
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/number.h"
 #include "cli/ckpt_place.h"
 #include "launch/rundir.h"
 #include "prune.h"
@@ -41,9 +42,9 @@ struct request {
 static void tell(void *arg, const char *name, int64_t bytes, const char *why)
 {
     const struct request *q = arg;
-    char size[32];
+    char size[NUMBER_BYTES];
     printf("  %s %s (%s): %s\n", q->dry_run ? "would drop" : "dropped", name,
-           place_size(bytes, size), why);
+           number_size((double)bytes, size), why);
 }
 
 static int prune_one(struct request *q, const char *folder, const char *run, int keep)
@@ -57,14 +58,14 @@ static int prune_one(struct request *q, const char *folder, const char *run, int
                               .arg = q};
     struct prune_result result;
     struct err err;
-    char size[32];
+    char size[NUMBER_BYTES];
     printf("%s, run %s\n", folder, run);
     if (prune_folder(&o, &result, &err)) {
         cli_error("prune: %s", err.text);
         return EXIT_FAILED;
     }
     printf("  %d files, %s, %s; %d committed checkpoint%s here whole\n", result.files,
-           place_size(result.bytes, size), q->dry_run ? "would go" : "are gone",
+           number_size((double)result.bytes, size), q->dry_run ? "would go" : "are gone",
            result.good < keep ? result.good : keep,
            (result.good < keep ? result.good : keep) == 1 ? " stays" : "s stay");
     return EXIT_OK;

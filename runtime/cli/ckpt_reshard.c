@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/number.h"
 #include "cli/ckpt_place.h"
 #include "hf/new_folder.h"
 #include "launch/rundir.h"
@@ -109,9 +110,9 @@ static int write_plan(const struct request *q, const char *folder, struct err *e
 
 static void tell(void *arg, int rank, int64_t bytes)
 {
-    char size[32];
+    char size[NUMBER_BYTES];
     const struct request *q = arg;
-    printf("  rank %d of %d: %s\n", rank, q->plan->world, place_size(bytes, size));
+    printf("  rank %d of %d: %s\n", rank, q->plan->world, number_size((double)bytes, size));
     fflush(stdout);
 }
 

@@ -10,6 +10,8 @@ enum {
     EXIT_PROGRAM = 3, /* a bug or a loss that is not a number */
 };
 
+struct plan;
+
 struct cli_command {
     const char *name;
     const char *summary;
@@ -30,6 +32,9 @@ int cli_report(int argc, char **argv);
 int cli_generate(int argc, char **argv);
 int cli_simulate(int argc, char **argv);
 int cli_status(int argc, char **argv);
+
+/* The plan "FILE[,section.key=value...]"; NULL after an error that is told. */
+struct plan *cli_load_plan(const char *spec);
 
 /* "gtrain: " + text to stderr, one line. */
 void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -3,6 +3,7 @@
 
 #include "base/control.h"
 #include "config.h"
+#include "train/session.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -34,6 +35,15 @@ void cli_error(const char *format, ...)
         clean[n] = text[n] != '\n' && text_is_control(text, n) ? '?' : text[n];
     clean[n] = 0;
     fprintf(stderr, "gtrain: %s\n", clean);
+}
+
+struct plan *cli_load_plan(const char *spec)
+{
+    struct err err = {""};
+    struct plan *plan = session_load_plan(spec, &err);
+    if (!plan)
+        cli_error("%s", err.text);
+    return plan;
 }
 
 static void usage(FILE *out)

@@ -137,21 +137,6 @@ static int parse(int argc, char **argv, const struct option *options, struct arg
     return 0;
 }
 
-static struct plan *load(const char *option)
-{
-    struct err err = {""};
-    struct plan *plan = NULL;
-    char *path, **overrides;
-    int n;
-    if (plan_split(option, &path, &overrides, &n, &err) == 0) {
-        plan = plan_load(path, overrides, n, NULL, &err);
-        plan_split_free(path, overrides, n);
-    }
-    if (!plan)
-        cli_error("%s", err.text);
-    return plan;
-}
-
 static int check(int argc, char **argv)
 {
     struct arguments args;
@@ -159,7 +144,7 @@ static int check(int argc, char **argv)
     int rc = parse(argc, argv, check_options, &args);
     if (rc)
         return rc < 0 ? EXIT_USAGE : EXIT_OK;
-    struct plan *plan = load(args.plan);
+    struct plan *plan = cli_load_plan(args.plan);
     if (!plan)
         return EXIT_USAGE;
     if (args.spares_added && (int64_t)args.nodes * args.tasks_per_node == plan->world)
@@ -180,7 +165,7 @@ static int nodes(int argc, char **argv)
     int rc = parse(argc, argv, nodes_options, &args);
     if (rc)
         return rc < 0 ? EXIT_USAGE : EXIT_OK;
-    struct plan *plan = load(args.plan);
+    struct plan *plan = cli_load_plan(args.plan);
     if (!plan)
         return EXIT_USAGE;
     int tasks = args.tasks_per_node ? args.tasks_per_node : 1;
@@ -293,7 +278,7 @@ static int show(int argc, char **argv)
     int rc = parse(argc, argv, show_options, &args);
     if (rc)
         return rc < 0 ? EXIT_USAGE : EXIT_OK;
-    struct plan *plan = load(args.plan);
+    struct plan *plan = cli_load_plan(args.plan);
     if (!plan)
         return EXIT_USAGE;
     rc = show_parts(plan, &args, &err);

@@ -237,6 +237,7 @@ struct study {
     char failures[160];
     struct simulate_failure *list;
     bool interval_is_auto;
+    int64_t planned_steps; /* between checkpoints, as the plan has it; 0: it is not the plan's */
 };
 
 static int set_size(struct study *s, const struct arguments *a, const struct plan *plan)
@@ -383,12 +384,32 @@ static int set_interval(struct study *s, const struct arguments *a, const struct
         double steps = round(seconds / c->step_s);
         c->every_steps = steps < 1 ? 1 : (int64_t)fmin(steps, 1e15);
     } else if (!a->interval && plan && plan->checkpoint.every > 0) {
-        c->every_steps = plan->checkpoint.every;
+        /* A run begins no write before the last one is over. */
+        int64_t least = simulate_least_interval(c);
+        s->planned_steps = plan->checkpoint.every;
+        c->every_steps = s->planned_steps < least ? least : s->planned_steps;
     } else {
         c->every_steps = simulate_auto_interval(c, s->mean_s);
         s->interval_is_auto = true;
     }
     return 0;
+}
+
+/* A plan for trying things out has steps so short, by its FLOPs, that the times of a large run mean
+ * nothing for it. */
+static int check_length(const struct study *s, const struct arguments *a, const struct plan *plan)
+{
+    const struct simulate_config *c = &s->config;
+    double length = c->horizon_s > 0 ? c->horizon_s : (double)c->goal_steps * c->step_s;
+    if (!plan || length >= c->write_s)
+        return 0;
+    cli_error(
+        "%s: the run is over in %.3g s, before one checkpoint is written in %g s: a step takes "
+        "%.3g s%s; say what steps and checkpoints take with --step-s and --write-s, or with "
+        "--measured and the folder of a run",
+        plan->source, length, c->write_s, c->step_s,
+        isnan(a->step_s) ? " by the plan's FLOPs" : "");
+    return -1;
 }
 
 static int set_all(struct study *s, const struct arguments *a, const struct plan *plan)
@@ -402,6 +423,8 @@ static int set_all(struct study *s, const struct arguments *a, const struct plan
         return -1;
     set_recovery(s, a, plan);
     if (set_failures(s, a) || set_interval(s, a, plan))
+        return -1;
+    if (check_length(s, a, plan))
         return -1;
     if (simulate_check(&s->config, &s->source, &err)) {
         cli_error("simulate: %s", err.text);
@@ -446,6 +469,9 @@ static void print_setting(const struct study *s, double per_node)
         c->step_s, (long long)c->every_steps, (double)c->every_steps * c->step_s,
         s->interval_is_auto ? ", auto" : "", c->stall_s, c->write_s, c->shared_every,
         c->shared_every == 1 ? "st" : "th", c->shared_s);
+    if (s->planned_steps && s->planned_steps < c->every_steps)
+        printf("the plan's checkpoint.every is %lld, but no write begins before the last is over\n",
+               (long long)s->planned_steps);
     if (c->snapshots)
         printf("a snapshot every step, %g s of stall, in the partner's memory after %g s\n",
                c->snapshot_stall_s, c->snapshot_copy_s);
@@ -545,21 +571,6 @@ static int run_study(struct study *s, const struct arguments *a, struct err *err
     return a->svg ? write_svg(&picture, a->svg, err) : 0;
 }
 
-static struct plan *load(const char *option)
-{
-    struct err err = {""};
-    struct plan *plan = NULL;
-    char *path, **overrides;
-    int n;
-    if (plan_split(option, &path, &overrides, &n, &err) == 0) {
-        plan = plan_load(path, overrides, n, NULL, &err);
-        plan_split_free(path, overrides, n);
-    }
-    if (!plan)
-        cli_error("%s", err.text);
-    return plan;
-}
-
 int cli_simulate(int argc, char **argv)
 {
     struct arguments arguments;
@@ -569,7 +580,7 @@ int cli_simulate(int argc, char **argv)
     int rc = parse(argc, argv, &arguments), exit_code = EXIT_USAGE;
     if (rc)
         return rc < 0 ? EXIT_USAGE : EXIT_OK;
-    if (arguments.plan && !(plan = load(arguments.plan)))
+    if (arguments.plan && !(plan = cli_load_plan(arguments.plan)))
         return EXIT_USAGE;
     if (set_all(&study, &arguments, plan) == 0) {
         exit_code = EXIT_OK;

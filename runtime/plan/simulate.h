@@ -128,6 +128,9 @@ int simulate_many(const struct simulate_config *config, const struct simulate_so
 /* The seed of run i. */
 uint64_t simulate_seed(uint64_t seed, int run);
 
+/* Steps between checkpoints, at least: as many as a write takes, here and to the shared folder. */
+int64_t simulate_least_interval(const struct simulate_config *config);
+
 /* tau = sqrt(2 s M), not shorter than a write takes, as a whole number of steps. M: the mean time
  * between failures that go back to a checkpoint; with snapshots that is every (spares + 1)-th. */
 int64_t simulate_auto_interval(const struct simulate_config *config, double mean_s);

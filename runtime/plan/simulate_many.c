@@ -122,15 +122,19 @@ int simulate_many(const struct simulate_config *config, const struct simulate_so
     return 0;
 }
 
+int64_t simulate_least_interval(const struct simulate_config *c)
+{
+    double least = ceil(c->write_s / c->step_s - 1e-9);
+    least = fmax(least, ceil(c->shared_s / c->shared_every / c->step_s - 1e-9));
+    return (int64_t)fmin(fmax(least, 1), 1e15);
+}
+
 int64_t simulate_auto_interval(const struct simulate_config *c, double mean_s)
 {
     /* With snapshots in the partner's memory only a failure without a spare needs a checkpoint. */
     double needed_s = c->snapshots && c->partner ? mean_s * (c->spares + 1.0) : mean_s;
     double steps = round(sqrt(2 * c->stall_s * needed_s) / c->step_s);
-    double least = ceil(c->write_s / c->step_s - 1e-9);
-    least = fmax(least, ceil(c->shared_s / c->shared_every / c->step_s - 1e-9));
-    steps = fmin(fmax(fmax(steps, least), 1), 1e15);
-    return (int64_t)steps;
+    return (int64_t)fmin(fmax(steps, (double)simulate_least_interval(c)), 1e15);
 }
 
 double simulate_formula(const struct simulate_config *c, double mean_s, bool requeues)

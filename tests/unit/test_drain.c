@@ -243,7 +243,7 @@ static void test_refusals(void **unused)
     char path[512];
     open_scene(&s);
     s.options.total_bytes = INT64_C(1) << 60;
-    refused(ckpt_drain_open(&d, &s.options, &err), "are free: choose another folder or a lower");
+    refused(ckpt_drain_open(&d, &s.options, &err), "too few: choose another folder or a lower");
     snprintf(path, sizeof path, "%s/nothing/here", s.root);
     refused(ckpt_shared_make(path, "run-1", &err), "is the file system mounted?");
     refused(ckpt_shared_see(path, clock_ms() + 60, &err), "all nodes must see the same");

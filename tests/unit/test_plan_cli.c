@@ -1,38 +1,9 @@
 /* `gtrain plan` as a person and the Slurm plugin run it: output, errors, exit codes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include <cmocka.h>
+#include "cli_run.h"
 
-enum { OUTPUT = 1 << 20 };
-
-static char folder[] = "/tmp/gtrain-plan-cli-XXXXXX";
-
-static const char *variable(const char *name, const char *otherwise)
-{
-    const char *value = getenv(name);
-    return value ? value : otherwise;
-}
-
-/* Run in the test's folder; $g is gtrain, $p the shipped plans. Both outputs in text. */
 static int run(const char *command, char *text)
 {
-    char line[8192];
-    snprintf(line, sizeof line, "cd %s && g='%s/gtrain' p='%s/contrib/plans' && { %s ; } 2>&1",
-             folder, variable("GTRAIN_BUILD", "."), variable("GTRAIN_SOURCE", "."), command);
-    FILE *in = popen(line, "r");
-    assert_non_null(in);
-    size_t n = fread(text, 1, OUTPUT - 1, in);
-    text[n] = 0;
-    int status = pclose(in);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
+    return cli_run("", command, text);
 }
 
 static void test_check(void **state)
@@ -96,7 +67,7 @@ static void test_check(void **state)
          "gtrain: /nowhere/x.svg: No such file or directory\n"},
     };
     (void)state;
-    char *text = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT);
     assert_non_null(text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int rc = run(cases[i].command, text);
@@ -111,7 +82,7 @@ static void test_show_is_a_plan(void **state)
 {
     static const char *const names[] = {"quickstart", "llama3-8b", "llama3-70b", "llama3-405b"};
     (void)state;
-    char *text = malloc(OUTPUT), command[500];
+    char *text = malloc(CLI_OUTPUT), command[500];
     assert_non_null(text);
     for (int i = 0; i < 4; i++) {
         snprintf(
@@ -137,7 +108,7 @@ static int count(const char *text, const char *what)
 static void test_show_numbers(void **state)
 {
     (void)state;
-    char *text = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT);
     assert_non_null(text);
     assert_int_equal(run("$g plan show $p/llama3-405b.yaml", text), 0);
     assert_non_null(strstr(text, "# parameters       405.85 billion (405853388800)\n"));
@@ -162,7 +133,7 @@ static void test_show_numbers(void **state)
 static void test_svg(void **state)
 {
     (void)state;
-    char *text = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT);
     assert_non_null(text);
     assert_int_equal(
         run("$g plan show $p/llama3-405b.yaml --svg x.svg >/dev/null && cat x.svg", text), 0);
@@ -179,24 +150,6 @@ static void test_svg(void **state)
     free(text);
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    static const char *const files[] = {"a.yaml", "b.yaml", "a", "b", "q.yaml", "x.svg"};
-    char path[200];
-    (void)state;
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,5 +158,5 @@ int main(void)
         cmocka_unit_test(test_show_numbers),
         cmocka_unit_test(test_svg),
     };
-    return cmocka_run_group_tests_name("plan cli", tests, make_folder, drop_folder);
+    return cmocka_run_group_tests_name("plan cli", tests, cli_setup, cli_teardown);
 }

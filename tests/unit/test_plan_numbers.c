@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/number.h"
 #include "plan/plan.h"
 
 #define SMALL                                                                                      \
@@ -244,13 +245,27 @@ static void test_split(void **state)
     }
 }
 
+static void test_bytes(void **state)
+{
+    static const struct {
+        double bytes;
+        const char *text;
+    } cases[] = {{0, "0 B"},          {999, "999 B"},        {1000, "1.0 kB"},  {1234567, "1.2 MB"},
+                 {4.86e12, "4.9 TB"}, {3.11e14, "311.0 TB"}, {9.2e18, "9.2 EB"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[NUMBER_BYTES];
+        assert_string_equal(number_size(cases[i].bytes, text), cases[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lr_cosine), cmocka_unit_test(test_lr_others),
         cmocka_unit_test(test_sizes),     cmocka_unit_test(test_memory),
         cmocka_unit_test(test_counts),    cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split),     cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests_name("plan numbers", tests, NULL, NULL);
 }

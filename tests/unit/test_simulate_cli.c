@@ -1,39 +1,9 @@
 /* `gtrain simulate` as a person runs it: output, picture, errors, exit codes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include <cmocka.h>
+#include "cli_run.h"
 
-enum { OUTPUT = 1 << 20 };
-
-static char folder[] = "/tmp/gtrain-simulate-XXXXXX";
-
-static const char *variable(const char *name, const char *otherwise)
-{
-    const char *value = getenv(name);
-    return value ? value : otherwise;
-}
-
-/* Run in the test's folder; $g is gtrain simulate, $p the shipped plans. Both outputs in text. */
 static int run(const char *command, char *text)
 {
-    char line[8192];
-    snprintf(line, sizeof line,
-             "cd %s && g='%s/gtrain simulate' p='%s/contrib/plans' && { %s ; } 2>&1", folder,
-             variable("GTRAIN_BUILD", "."), variable("GTRAIN_SOURCE", "."), command);
-    FILE *in = popen(line, "r");
-    assert_non_null(in);
-    size_t n = fread(text, 1, OUTPUT - 1, in);
-    text[n] = 0;
-    int status = pclose(in);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
+    return cli_run(" simulate", command, text);
 }
 
 /* The number behind the first occurrence of a text. */
@@ -58,7 +28,7 @@ static void test_llama3(void **state)
         "\n  useful work", "\n  work done again", "\n  checkpoint stalls", "\n  detection",
         "\n  restart",     "\n  restore",         "\n  waiting for nodes"};
     (void)state;
-    char *text = malloc(OUTPUT), *again = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT), *again = malloc(CLI_OUTPUT);
     assert_true(text && again);
     assert_int_equal(run("$g --svg one.svg", text), 0);
     expect_line(text,
@@ -85,7 +55,7 @@ static void test_llama3(void **state)
 static void test_trace(void **state)
 {
     (void)state;
-    char *text = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT);
     assert_non_null(text);
     assert_int_equal(
         run("printf 'time_hours,node\\n0.0555555555555555556,0\\n' >t.csv; "
@@ -109,7 +79,7 @@ static void test_trace(void **state)
 static void test_plan(void **state)
 {
     (void)state;
-    char *text = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT);
     assert_non_null(text);
     assert_int_equal(run("$g $p/llama3-405b.yaml,resilience.patience_ms=4000 --redundancy partner "
                          "--runs 5",
@@ -125,7 +95,7 @@ static void test_plan(void **state)
 static void test_measured(void **state)
 {
     (void)state;
-    char *text = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT);
     assert_int_equal(run("printf '# here\\nrestart-s 0.5 a bench\\ndetect-s 2.5 another\\n' >m && "
                          "$g --runs 2 --measured m --restart-s 3",
                          text),
@@ -150,6 +120,12 @@ static void test_measured(void **state)
     expect_line(text, "measured: restore-partner-s 0.2: median of 3 takeovers\n");
     expect_line(text, "measured: stall-s 0.002: mean of 2 steps that waited for a checkpoint\n");
     expect_line(text, "detection 1.5 s, restart 2.75 s, restore 0.2 s locally");
+    assert_int_equal(run("cp $p/quickstart.yaml e.yaml; $g e.yaml,checkpoint.every=4 --runs 2 "
+                         "--gpus-per-node 8 --step-s 2 --days 3 --write-s 20 --shared-s 1",
+                         text),
+                     0);
+    expect_line(text, "a checkpoint every 10 steps (20 s), ");
+    expect_line(text, "the plan's checkpoint.every is 4, but no write begins before the last is");
     /* What this machine measured still makes a run of 16,384 GPUs with 8 spares worth its time. */
     assert_int_equal(run("$g --runs 50 --measured $p/../measured.txt", text), 0);
     assert_true(number_after(text, "\nETTR ") >= 99);
@@ -202,13 +178,17 @@ static void test_errors(void **state)
          "gtrain: simulate: more than one plan file: `gtrain simulate --help` shows the use\n"},
         {"$g none.yaml",
          "gtrain: none.yaml: the plan file cannot be read: No such file or directory\n"},
+        {"cp $p/quickstart.yaml q.yaml; $g q.yaml --gpus-per-node 8 --step-s 1e-3 --steps 50",
+         "gtrain: q.yaml: the run is over in 0.05 s, before one checkpoint is written in 20 s: a "
+         "step takes 0.001 s; say what steps and checkpoints take with --step-s and --write-s, or "
+         "with --measured and the folder of a run\n"},
         {"cp $p/llama3-405b.yaml .; $g llama3-405b.yaml",
          "gtrain: llama3-405b.yaml: checkpoint.redundancy is none and there is no "
          "checkpoint.shared: a lost node would end the run: set one of them, or use --redundancy "
          "partner\n"},
     };
     (void)state;
-    char *text = malloc(OUTPUT);
+    char *text = malloc(CLI_OUTPUT);
     assert_non_null(text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int rc = run(cases[i].command, text);
@@ -220,25 +200,11 @@ static void test_errors(void **state)
     free(text);
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    char line[128];
-    (void)state;
-    snprintf(line, sizeof line, "rm -rf %s", folder);
-    return system(line);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_llama3),   cmocka_unit_test(test_trace),  cmocka_unit_test(test_plan),
         cmocka_unit_test(test_measured), cmocka_unit_test(test_errors),
     };
-    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+    return cmocka_run_group_tests(tests, cli_setup, cli_teardown);
 }
