@@ -32,7 +32,8 @@ static int ask(struct directory *d, uint32_t rank, uint32_t turn, const uint32_t
     struct message_ask a = {.who = {rank, 1}, .turn = turn, .n = n};
     a.wanted = calloc(n + 1, sizeof *a.wanted);
     assert_non_null(a.wanted);
-    memcpy(a.wanted, wanted, n * sizeof *wanted);
+    if (n)
+        memcpy(a.wanted, wanted, n * sizeof *wanted);
     int bad = directory_ask(d, &a);
     free(a.wanted);
     return bad;
