@@ -19,8 +19,10 @@ enum {
     WHOLE = 0x656c6f68,                /* the word */
 };
 
-/* In front of the note, behind the claim, whose readers pass over words they do not know. */
-#define NOTE_WORD " note="
+/* Behind the claim, whose readers pass over words they do not know; the note is the last. */
+#define PARTS_WORD " parts="
+#define NOTE_WORD  " note="
+enum { PARTS_BYTES = 24 };
 
 static const char magic[8] = {'g', 't', 'r', 's', 'l', 'o', 't', '1'};
 
@@ -50,6 +52,7 @@ struct ckpt_memory {
     int rank, world;
     uint32_t epoch, generation;
     uint64_t plan_hash;
+    int parts;
     struct ckpt_io io;
     struct layout layout;
     struct slot slots[CKPT_MEMORY_SLOTS];
@@ -95,13 +98,16 @@ static int write_head(const struct ckpt_memory *m, struct slot *s, struct err *e
         .node = (char *)m->node, .path = path, .bytes = s->bytes, .digest = s->digest};
     struct record claim = {.meta = s->meta, .n = 1, .ranks = &rank};
     char *text = record_print(&claim, RECORD_CLAIM);
-    size_t room = sizeof h->text - sizeof s->note - strlen(NOTE_WORD), n = text ? strlen(text) : 0;
+    size_t room = sizeof h->text - sizeof s->note - strlen(NOTE_WORD) - PARTS_BYTES;
+    size_t n = text ? strlen(text) : 0;
     if (!text || n > room) {
         free(text);
         return err_set(err, "no room for what a snapshot says of itself");
     }
     memcpy(h->magic, magic, sizeof magic);
     memcpy(h->text, text, n);
+    if (m->parts)
+        n += (size_t)sprintf(h->text + n, PARTS_WORD "%d", m->parts);
     if (*s->note)
         n += (size_t)sprintf(h->text + n, NOTE_WORD "%s", s->note);
     h->text_bytes = (uint32_t)n;
@@ -194,6 +200,7 @@ int ckpt_memory_open(struct ckpt_memory **out, const struct ckpt_memory_options 
     m->epoch = o->epoch;
     m->generation = o->generation;
     m->plan_hash = o->plan_hash;
+    m->parts = o->parts;
     m->io = *io;
     m->filling = m->taking = -1;
     int rv = layout_make(&m->layout, tensors, n_tensors, err);

@@ -36,6 +36,8 @@ struct ckpt_memory_options {
     int rank, world;
     uint32_t epoch, generation;
     uint64_t plan_hash;
+    int parts; /* ranks that are the same number modulo this hold the same bytes: replicas; 0: none
+                */
 };
 
 /* Looks at what the slots hold; touches nothing. */
@@ -101,8 +103,8 @@ int ckpt_memory_ward_end(struct ckpt_memory *m, struct err *err);
 char *ckpt_memory_scan(const struct ckpt_memory *m, struct err *err);
 
 /* From all ranks' scans (scans[i] is rank i's), the newest state of which every rank's image is
- * somewhere; a rank's own slot comes before its partner's. out->memory is set, places say which
- * rank has what. Pure. */
+ * somewhere, or that of a replica of it; a rank's own slot comes before its partner's. out->memory
+ * is set, places say which rank has what. Pure. */
 int ckpt_memory_decide(const char *const *scans, int n, struct ckpt_decision *out, struct err *err);
 
 /* The image in a slot, to be read like any file, as long as m is open. */

@@ -2,7 +2,8 @@
  * same answer everywhere.
  *
  * The rule: of all states (epoch, generation, step; world, plan) that a slot somewhere holds, from
- * the newest, the first of which every rank's image is in some slot. */
+ * the newest, the first of which every rank's image is in some slot, or that of a replica: a rank
+ * whose number is the same modulo the number of parts that the claim tells. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 struct entry {
     int holder, slot; /* holder: a rank */
     struct record claim;
+    int parts;        /* of the state; the world where there are no replicas */
     const char *note; /* in its scan; n bytes */
     int note_bytes;
 };
@@ -21,6 +23,16 @@ struct entries {
     struct entry *list;
     int n;
 };
+
+/* " parts=N" of a claim's line; what makes no sense counts as none. */
+static int parts_of(const char *line, size_t length, int world)
+{
+    const char *at = memmem(line, length, " parts=", 7);
+    int64_t parts;
+    if (!at || !(at += 7, take_number(&at, world, &parts)) || parts < 1 || world % parts)
+        return world;
+    return (int)parts;
+}
 
 static int add(struct entries *all, int holder, const char *line, size_t length, struct err *err)
 {
@@ -33,6 +45,7 @@ static int add(struct entries *all, int holder, const char *line, size_t length,
                        (int)(length < 80 ? length : 80), line);
     e->holder = holder;
     e->slot = (int)slot;
+    e->parts = parts_of(line, length, e->claim.meta.world);
     const char *note = memmem(line, length, " note=", 6);
     e->note = note ? note + 6 : line;
     e->note_bytes = note ? (int)(line + length - e->note) : 0;
@@ -70,6 +83,8 @@ static int by_state(const struct entry *a, const struct entry *b)
         return x->world < y->world ? -1 : 1;
     if (x->plan_hash != y->plan_hash)
         return x->plan_hash < y->plan_hash ? -1 : 1;
+    if (a->parts != b->parts)
+        return a->parts - b->parts;
     return x->samples == y->samples ? 0 : x->samples < y->samples ? -1 : 1;
 }
 
@@ -85,6 +100,29 @@ static int by_order(const void *p, const void *q)
     return a->holder != b->holder ? a->holder - b->holder : a->slot - b->slot;
 }
 
+/* The first of n entries, which are in their order, that is of this rank; NULL: none. */
+static const struct entry *first_of(const struct entry *list, int n, int rank)
+{
+    int low = 0, high = n;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (list[middle].claim.meta.rank < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < n && list[low].claim.meta.rank == rank ? &list[low] : NULL;
+}
+
+/* Whose image will do for this rank: its own, or a replica's. */
+static const struct entry *source_of(const struct entry *list, int n, int rank)
+{
+    const struct entry *e = first_of(list, n, rank);
+    for (int twin = rank % list->parts; !e && twin < list->claim.meta.world; twin += list->parts)
+        e = first_of(list, n, twin);
+    return e;
+}
+
 static int fill(struct ckpt_decision *out, const struct entry *list, int n, struct err *err)
 {
     const struct file_meta *m = &list[0].claim.meta;
@@ -93,20 +131,21 @@ static int fill(struct ckpt_decision *out, const struct entry *list, int n, stru
     out->epoch = out->written_epoch = m->key.epoch;
     out->written_generation = m->key.generation;
     out->report = strdup("");
-    out->note = strndup(list[0].note, (size_t)list[0].note_bytes);
+    const struct entry *zero = source_of(list, n, 0);
+    out->note = strndup(zero->note, (size_t)zero->note_bytes);
     out->places = calloc((size_t)m->world, sizeof *out->places);
     bool good = out->report && out->note && out->places;
-    for (int i = 0; i < n && good; i++) {
-        const struct record_rank *r = &list[i].claim.ranks[0];
-        if (i && list[i].claim.meta.rank == list[i - 1].claim.meta.rank)
-            continue;
+    for (int rank = 0; rank < m->world && good; rank++) {
+        const struct entry *e = source_of(list, n, rank);
+        const struct record_rank *r = &e->claim.ranks[0];
         struct ckpt_place *p = &out->places[out->world++];
         *p = (struct ckpt_place){.node = strdup(r->node),
                                  .path = strdup(r->path),
                                  .bytes = r->bytes,
                                  .digest = r->digest,
-                                 .holder = list[i].holder + 1,
-                                 .slot = list[i].slot};
+                                 .replica = e->claim.meta.rank != rank,
+                                 .holder = e->holder + 1,
+                                 .slot = e->slot};
         good = p->node && p->path;
     }
     if (!good)
@@ -115,13 +154,13 @@ static int fill(struct ckpt_decision *out, const struct entry *list, int n, stru
     return 0;
 }
 
-/* Different ranks among n entries of one state. */
-static int count_ranks(const struct entry *list, int n)
+/* Is there a source for every rank? */
+static bool is_whole(const struct entry *list, int n)
 {
-    int ranks = 0;
-    for (int i = 0; i < n; i++)
-        ranks += !i || list[i].claim.meta.rank != list[i - 1].claim.meta.rank;
-    return ranks;
+    for (int rank = 0; rank < list->claim.meta.world; rank++)
+        if (!source_of(list, n, rank))
+            return false;
+    return true;
 }
 
 static int decide(struct ckpt_decision *out, const struct entries *all, struct err *err)
@@ -130,7 +169,7 @@ static int decide(struct ckpt_decision *out, const struct entries *all, struct e
         const struct entry *list = &all->list[i];
         for (n = 1; i + n < all->n && !by_state(list, &list[n]);)
             n++;
-        if (count_ranks(list, n) == list->claim.meta.world)
+        if (is_whole(list, n))
             return fill(out, list, n, err);
     }
     return 0;

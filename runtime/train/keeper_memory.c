@@ -50,7 +50,8 @@ int keeper_memory_open(struct keeper *keeper, struct err *err)
                                           .world = id->world,
                                           .epoch = id->epoch,
                                           .generation = id->generation,
-                                          .plan_hash = plan_hash(keeper->plan)};
+                                          .plan_hash = plan_hash(keeper->plan),
+                                          .parts = id->world / keeper->plan->parallel.data};
     struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .flush = flush, .arg = keeper};
     if (snapshot_open(&m->snapshot, keeper->k, err) ||
         ckpt_memory_open(&m->slots, &options, keeper->tensors, keeper->n_tensors, &io, err))

@@ -415,16 +415,18 @@ static enum train_end agree(struct loop *l, enum train_end mine, struct err *err
 
 /* ---- lines of steps whose state was whole in memory before they were written ---- */
 
-/* For the snapshot of the state after `step` steps, in its thread. Rank 0's is asked for later. */
+/* For the snapshot of the state after `step` steps, in its thread. Rank 0's is asked for later, or
+ * that of a replica, whose image stands in for rank 0's. */
 static int note_results(void *arg, int64_t step, char note[CKPT_MEMORY_NOTE], struct err *err)
 {
     struct loop *l = arg;
     struct result results[RESULTS] = {{0}};
-    for (int i = 0; i < RESULTS; i++) {
+    bool asked = l->options->identity.rank % (l->plan->world / l->plan->parallel.data) == 0;
+    for (int i = 0; i < RESULTS && asked; i++) {
         int64_t which = step - RESULTS + 1 + i;
         struct step_result r;
         const struct result *noted = results_find(l->noted, which);
-        if (l->options->identity.rank != 0 || (which <= l->start && !noted))
+        if (which <= l->start && !noted)
             continue;
         if (which > l->start && step_collect(&l->trainer.step, which - 1, &r, err))
             return -1;

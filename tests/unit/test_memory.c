@@ -587,11 +587,15 @@ static void another_ward(void **state)
 
 /* ---- the decision ---- */
 
-/* "HOLDER:SLOT RANK GENERATION STEP", separated by commas, as the scans of three ranks. */
-static void make_scans(const char *text, char *scans[3])
+/* "HOLDER:SLOT RANK GENERATION STEP", separated by commas, as the scans of three ranks, of a world
+ * of two, or of `world`, where ranks that are equal modulo `parts` are replicas. */
+static void make_scans(const char *text, int world, int parts, char *scans[3])
 {
     FILE *out[3];
     size_t bytes[3];
+    char word[32] = "";
+    if (parts)
+        snprintf(word, sizeof word, " parts=%d", parts);
     for (int i = 0; i < 3; i++)
         out[i] = open_memstream(&scans[i], &bytes[i]);
     while (*text) {
@@ -600,10 +604,10 @@ static void make_scans(const char *text, char *scans[3])
             sscanf(text, "%d:%d %d %d %d%n", &holder, &slot, &rank, &generation, &step, &used), 5);
         fprintf(out[holder],
                 "%d claim v=1 run=r epoch=3 generation=%d step=%d samples=%d "
-                "plan=00000000000000ff world=2 rank=%d node=n%d "
-                "path=r.e3.g%d.s%d.r%d.safetensors bytes=10 digest=0000000%d note=s%dg%d\n",
-                slot, generation, step, step * 8, rank, holder, generation, step, rank, rank, step,
-                generation);
+                "plan=00000000000000ff world=%d rank=%d node=n%d "
+                "path=r.e3.g%d.s%d.r%d.safetensors bytes=10 digest=0000000%d%s note=s%dg%d\n",
+                slot, generation, step, step * 8, world, rank, holder, generation, step, rank, rank,
+                word, step, generation);
         text += used;
         text += strspn(text, ", ");
     }
@@ -634,7 +638,7 @@ static void decisions(void **state)
         struct ckpt_decision d;
         struct err err;
         char *scans[3], places[64] = "";
-        make_scans(table[i].slots, scans);
+        make_scans(table[i].slots, 2, 0, scans);
         check(ckpt_memory_decide((const char *const *)scans, 3, &d, &err), &err);
         assert_int_equal(d.found, *table[i].places != 0);
         for (int r = 0; r < d.world; r++)
@@ -649,6 +653,40 @@ static void decisions(void **state)
             assert_int_equal(d.position.samples, table[i].step * 8);
             assert_int_equal(d.places[1].digest, 1);
         }
+        ckpt_decision_free(&d);
+        for (int k = 0; k < 3; k++)
+            free(scans[k]);
+    }
+}
+
+/* Four ranks of a pipeline of two: 0 and 2 hold the same bytes, and 1 and 3. */
+static void replicas_stand_in(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *slots, *places;
+        int parts;
+    } table[] = {
+        {"0:0 0 1 5, 1:0 1 1 5", "0:0 1:0 0:0 1:0", 2},
+        {"0:0 2 1 5, 1:0 1 1 5", "0:0 1:0 0:0 1:0", 2},
+        {"0:0 2 1 5, 1:0 1 1 5, 2:2 0 1 5", "2:2 1:0 0:0 1:0", 2}, /* its own, where it is */
+        {"0:0 0 1 5, 1:0 2 1 5", "", 2},                           /* nobody has the other stage */
+        {"0:0 0 1 6, 1:0 2 1 6, 0:1 3 1 5, 1:1 2 1 5", "1:1 0:1 1:1 0:1", 2},
+        {"0:0 0 1 5, 1:0 1 1 5", "", 0}, /* no replicas */
+        {"0:0 0 1 5, 1:0 1 1 5", "", 3}, /* parts that make no sense */
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct ckpt_decision d;
+        struct err err;
+        char *scans[3], places[64] = "";
+        make_scans(table[i].slots, 4, table[i].parts, scans);
+        check(ckpt_memory_decide((const char *const *)scans, 3, &d, &err), &err);
+        for (int r = 0; r < d.world; r++)
+            snprintf(places + strlen(places), sizeof places - strlen(places), "%s%d:%d",
+                     r ? " " : "", d.places[r].holder - 1, d.places[r].slot);
+        assert_string_equal(places, table[i].places);
+        if (d.found)
+            assert_string_equal(d.note, "s5g1");
         ckpt_decision_free(&d);
         for (int k = 0; k < 3; k++)
             free(scans[k]);
@@ -685,6 +723,7 @@ int main(void)
         cmocka_unit_test(wrong_copies_are_refused),
         cmocka_unit_test(another_ward),
         cmocka_unit_test(decisions),
+        cmocka_unit_test(replicas_stand_in),
         cmocka_unit_test(nonsense_scans),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);

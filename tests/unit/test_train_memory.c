@@ -6,6 +6,7 @@
  * filled is made by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -186,9 +187,14 @@ static void a_pair_is_lost(void **state)
     renew(&r, next_node(1));
     go_on(&r, 2, 3, r.last);
     end(&r);
-    begin(&r, 0); /* nothing is left anywhere */
+    begin(&r, 0); /* their replicas have what they had */
     renew(&r, 1);
     renew(&r, next_node(1));
+    go_on(&r, 2, 0, r.last);
+    end(&r);
+    begin(&r, 0); /* nothing is left anywhere */
+    for (int rank = 0; rank < WORLD; rank++)
+        renew(&r, rank);
     go_on(&r, 2, 0, 0);
     end(&r);
 }
@@ -202,8 +208,15 @@ static void a_half_filled_slot(void **state)
     go_on(&r, 2, 0, r.last);
     end(&r);
     begin(&r, 0);
-    half_fill(&r, 2, 0, r.last); /* nobody has it whole: one step back */
+    half_fill(&r, 2, 0, r.last); /* the replica has it */
     half_fill(&r, next_node(2), 1, r.last);
+    go_on(&r, 2, 0, r.last);
+    end(&r);
+    begin(&r, 0);
+    for (int rank = 0; rank < WORLD; rank += 2) { /* nobody has it whole: one step back */
+        half_fill(&r, rank, 0, r.last);
+        half_fill(&r, next_node(rank), 1, r.last);
+    }
     go_on(&r, 2, 0, r.last - 1);
     end(&r);
 }
@@ -219,7 +232,35 @@ static void a_damaged_slot(void **state)
     begin(&r, 0);
     flip(&r, 2, 0, r.last);
     flip(&r, next_node(2), 1, r.last);
+    go_on(&r, 2, 0, r.last);
+    end(&r);
+    begin(&r, 0);
+    for (int rank = 0; rank < WORLD; rank += 2) {
+        flip(&r, rank, 0, r.last);
+        flip(&r, next_node(rank), 1, r.last);
+    }
     go_on(&r, 2, 0, r.last - 1);
+    end(&r);
+}
+
+/* One replica is left, on nodes 2 and 3; node 0 is a spare now, and what it has cannot be had. */
+static void fewer_replicas(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct rig_result rest;
+    begin(&r, 0);
+    struct rig_run run = run_of(&r, 2);
+    run.changes[0] = "parallel.data=1";
+    run.memory = r.fds + 2 * CKPT_MEMORY_SLOTS;
+    rig_train_well(&run, &rest);
+    assert_int_equal(rest.first, r.last + 1);
+    for (int i = 0; i < rest.n; i++) {
+        double loss = r.whole.loss[r.last + i];
+        if (!(fabs(rest.loss[i] - loss) <= 1e-10 * loss))
+            fail_msg("step %d: loss %.17g, undisturbed %.17g", (int)rest.first + i, rest.loss[i],
+                     loss);
+    }
     end(&r);
 }
 
@@ -327,17 +368,12 @@ static void what_does_not_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(processes_are_lost),
-        cmocka_unit_test(each_node_is_lost),
-        cmocka_unit_test(two_nodes_are_lost),
-        cmocka_unit_test(a_pair_is_lost),
-        cmocka_unit_test(a_half_filled_slot),
-        cmocka_unit_test(a_damaged_slot),
-        cmocka_unit_test(again_and_again),
-        cmocka_unit_test(again_at_once),
-        cmocka_unit_test(memory_and_files),
-        cmocka_unit_test(every_fourth_step),
-        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(processes_are_lost), cmocka_unit_test(each_node_is_lost),
+        cmocka_unit_test(two_nodes_are_lost), cmocka_unit_test(a_pair_is_lost),
+        cmocka_unit_test(a_half_filled_slot), cmocka_unit_test(a_damaged_slot),
+        cmocka_unit_test(fewer_replicas),     cmocka_unit_test(again_and_again),
+        cmocka_unit_test(again_at_once),      cmocka_unit_test(memory_and_files),
+        cmocka_unit_test(every_fourth_step),  cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests_name("train_memory", tests, NULL, NULL);
 }
