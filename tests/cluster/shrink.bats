@@ -67,9 +67,17 @@ assert_losses() {
                   exit bad }'
 }
 
+# No more than so many steps were computed again: of each generation but the first the one at most that
+# was on its way.
+assert_repeated() { # AT-MOST
+    local n
+    n=$(sed -n 's/.*"step":\([0-9]*\),"loss.*/\1/p' "$dir/metrics.jsonl" | sort -n | uniq -d | wc -l)
+    [ "$n" -le "$1" ] || { echo "$n steps were computed again"; cat "$dir/events.jsonl"; return 1; }
+}
+
 @test "no spare is left: it goes on with fewer replicas, down to what is allowed" {
     start_training "" -N4
-    wait_for 20 at_step 6
+    wait_for 40 at_step 6
     "$cluster" kill "$(node_of 1)" >/dev/null
     wait_for 20 grep -q "generation 2 goes on" "$dir/out"
     "$cluster" kill "$(node_of 0)" >/dev/null
@@ -80,12 +88,14 @@ assert_losses() {
     expect_match "$(cat "$dir/out")" "step +[0-9]+/$steps .*2 of 4 replicas"
     expect_match "$(cat "$dir/events.jsonl")" '"kind":"shrink".*3 of 4'
     expect_match "$(tail -n 1 "$dir/metrics.jsonl")" '"replicas":2,"generation":3,'
+    expect "restores from memory" "$(grep -c "from the nodes' memory" "$dir/events.jsonl")" 2
+    assert_repeated 2
 }
 
 @test "a pipeline's other stage becomes a spare, and takes over" {
     local two=",parallel.pipeline=2,parallel.data=2,resilience.min_data=1,checkpoint.redundancy=partner"
     start_training "$two" -N4
-    wait_for 20 at_step 3
+    wait_for 40 at_step 3
     "$cluster" kill "$(node_of 1)" >/dev/null
     wait_for 20 grep -q "generation 2 goes on" "$dir/out"
     "$cluster" kill "$(node_of 0)" >/dev/null
@@ -93,11 +103,13 @@ assert_losses() {
     assert_losses
     expect_match "$(cat "$dir/out")" "it goes on with 1 of 2 replicas on 2 nodes: generation 2"
     expect_match "$(cat "$dir/out")" "node n[0-9] takes over rank 0: generation 3"
+    expect "restores from memory" "$(grep -c "from the nodes' memory" "$dir/events.jsonl")" 2
+    assert_repeated 2
 }
 
 @test "the next start has all replicas again" {
     start_training ",checkpoint.shared=checkpoints,checkpoint.shared_every=1" -N4
-    wait_for 20 at_step 3
+    wait_for 40 at_step 3
     "$cluster" kill "$(node_of 1)" >/dev/null
     wait_for 20 grep -q "generation 2 goes on" "$dir/out"
     expect_match "$("$gtrain" status "$dir")" "^shrunk: 3 of 4 replicas are left"
@@ -114,7 +126,7 @@ assert_losses() {
 
 @test "fewer than resilience.min_data is the end" {
     start_training ",resilience.min_data=4" -N4
-    wait_for 20 at_step 2
+    wait_for 40 at_step 2
     "$cluster" kill "$(node_of 2)" >/dev/null
     ends_with 1
     expect_match "$(cat "$dir/out")" "no spare is left, nor nodes for 4 replicas \(resilience.min_data\)"
