@@ -34,7 +34,7 @@ model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
 data: {format: text, train: $here/data/train.txt}
 training: {steps: $steps, decay_steps: 60, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
 parallel: {$1}
-checkpoint: {$2, keep: 2, block_bytes: 65536}
+checkpoint: {$2, snapshots: 0, keep: 2, block_bytes: 65536}
 resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
 END
 }

@@ -19,6 +19,7 @@ teardown_file() {
 }
 
 setup() {
+    write_train_plan "local: /local/gtrain-test, redundancy: partner, every: 1"
     dir=$(mktemp -d "$here/run.XXXXXX")
 }
 
@@ -88,6 +89,7 @@ random_while() {
 }
 
 @test "two nodes at once: their partners have their files" {
+    write_train_plan "local: /local/gtrain-test, redundancy: partner, every: 1, snapshots: 0"
     start_training 6 2
     wait_for 20 at_step 6
     # Of four nodes under two switches, 0 and 2 are partners, and 1 and 3.
@@ -99,7 +101,7 @@ random_while() {
 }
 
 @test "a node and its partner at once: the shared folder has their files" {
-    write_train_plan "local: /local/gtrain-test, redundancy: partner, shared: checkpoints, shared_every: 1, every: 1"
+    write_train_plan "local: /local/gtrain-test, redundancy: partner, shared: checkpoints, shared_every: 1, every: 1, snapshots: 0"
     start_training 6 2
     wait_for 20 grep -q '"kind":"shared"' "$dir/events.jsonl"
     "$cluster" kill "$(node_of 1)" >/dev/null &
