@@ -84,6 +84,10 @@ int main(int argc, char **argv)
     int code = run(argc, argv);
     errno = 0;
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_OK) {
+        if (!errno) { /* it failed some time ago, on a long text: one more byte tells why */
+            putchar('\n');
+            fflush(stdout);
+        }
         cli_error("standard output: %s", errno ? strerror(errno) : "it could not all be written");
         code = EXIT_FAILED;
     }
