@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launches.h"
-
 #define SPARES_MAX 65535 /* more nodes than any cluster has */
 
 const char *const inherited_names[OPTION_COUNT] = {
@@ -227,16 +225,7 @@ static int resolve_all(struct args *args, bool inherit)
 
 int args_resolve(struct args *args)
 {
-    const char *restarts = getenv("SLURM_RESTART_COUNT");
-
-    if (resolve_all(args, true) < 0)
-        return -1;
-    /* A requeued job's script and environment, and the command of a step that is launched again,
-     * are as they were: what was meant for the first start would throw away all that was trained
-     * since. */
-    if ((restarts && cmdline_count(restarts) > 0) || launches_again())
-        snprintf(args->restore, sizeof(args->restore), "latest");
-    return 0;
+    return resolve_all(args, true);
 }
 
 int args_resolve_job(struct args *args)

@@ -212,15 +212,6 @@ static int restarts(void)
     return count ? atoi(count) : 0;
 }
 
-/* A launch that follows another in the same job has the options of the first: a step that was named
- * then is not where it is now. */
-static const char *restore_of(const struct coordinate *o)
-{
-    if (restarts() > 0 || o->relaunches_left >= 0)
-        return "latest";
-    return o->restore ? o->restore : "";
-}
-
 /* For `gtrain status JOBID`, which is all that is missed without. */
 static void index_job(const struct coordinator_options *options)
 {
@@ -243,7 +234,8 @@ static int coordinate(struct coordinate *o, const struct plan *plan)
         .run = run_config(o, plan),
         .plan_text = plan->text,
         .plan_bytes = strlen(plan->text),
-        .restore = restore_of(o),
+        .follows = restarts() > 0 || o->relaunches_left >= 0,
+        .restore = o->restore ? o->restore : "",
         .run_dir = full ? full : dir,
         .port_first = o->port_first,
         .port_last = o->port_last,

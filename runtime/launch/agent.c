@@ -138,6 +138,7 @@ static void send_identity(struct agent *a)
             .replicas = (int)m->replicas,
             .planned_replicas = (int)m->planned_replicas,
             .epoch = m->epoch,
+            .since = m->since,
             .generation = m->generation,
             .plan_text = m->plan,
             .plan_bytes = m->plan_bytes,

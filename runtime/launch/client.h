@@ -25,9 +25,10 @@ struct launch_identity {
      * parallel.data; 0, 0: nobody counts them. */
     int replicas, planned_replicas;
     uint32_t epoch, generation;
-    char run_id[17];    /* 16 hex digits, from DIR/run.json (rundir.h); "" without a coordinator */
-    char node[256];     /* this node's name */
-    char address[64];   /* this node's address towards the others (IPv4 text), or "" */
+    char run_id[17];  /* 16 hex digits, from DIR/run.json (rundir.h); "" without a coordinator */
+    char node[256];   /* this node's name */
+    char address[64]; /* this node's address towards the others (IPv4 text), or "" */
+    uint32_t since;   /* what was committed in this epoch or later goes before `restore`; 0: none */
     char restore[4096]; /* --gtrain-restore: latest | none | STEP | PATH; "" = not said */
     char run_dir[4096]; /* --gtrain-dir, or "" */
     char *plan_text;    /* the resolved plan from the coordinator, NULL if none; owned */

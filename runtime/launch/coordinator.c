@@ -71,6 +71,10 @@ static void open_record(struct coordinator *c)
     if (o->run_dir && *o->run_dir && runstate_read(&c->record, o->run_dir, &err) < 0)
         runlog_line(&c->log, "%s: a new one is begun", err.text);
     runstate_begin(&c->record, o->job ? o->job : "", o->restarts, o->run.epoch);
+    if (!o->follows) { /* a script's next srun begins anew, too */
+        c->record.first_epoch = o->run.epoch;
+        c->record.begun = -1;
+    }
     relaunch_begin(&c->relaunch, o->job_nodes, o->relaunches, o->relaunches_left, &c->run,
                    &c->record);
     news_begin(&c->news, o->hook, o->comment ? o->job : NULL, o->run_dir, &c->record);
@@ -181,6 +185,18 @@ void coordinator_send_all(struct coordinator *c, struct wire_frame *f, int ranks
     wire_frame_drop(f);
 }
 
+/* A launch that follows another in its job has the options of the first. What that named counts
+ * only as long as the job has committed nothing (`since`); where the record does not tell when the
+ * job began, it does not count at all. */
+static const char *restore_of(const struct coordinator *c)
+{
+    const struct coordinator_options *o = &c->options;
+    uint32_t first = c->record.first_epoch;
+    if (o->follows && (!first || first >= o->run.epoch))
+        return "latest";
+    return o->restore ? o->restore : "";
+}
+
 static void send_assignment(struct coordinator *c, struct peer *peer, int spares)
 {
     const struct run_node *node = &c->run.nodes[peer->node];
@@ -202,6 +218,7 @@ static void send_assignment(struct coordinator *c, struct peer *peer, int spares
         .planned_replicas = (uint32_t)c->run.replicas,
         .heartbeat_ms = (uint32_t)o->run.heartbeat_ms,
         .patience_ms = (uint32_t)o->run.patience_ms,
+        .since = c->record.first_epoch,
         .restarts = (uint32_t)o->restarts,
         .requeues =
             o->requeues > c->record.requeues ? (uint32_t)(o->requeues - c->record.requeues) : 0,
@@ -213,7 +230,7 @@ static void send_assignment(struct coordinator *c, struct peer *peer, int spares
     snprintf(a->master_address, sizeof a->master_address, "%s", master->info.address);
     snprintf(a->run_id, sizeof a->run_id, "%s", o->run_id);
     snprintf(a->run_dir, sizeof a->run_dir, "%s", o->run_dir ? o->run_dir : "");
-    snprintf(a->restore, sizeof a->restore, "%s", o->restore ? o->restore : "");
+    snprintf(a->restore, sizeof a->restore, "%s", restore_of(c));
     coordinator_send(c, peer, message_assign(a));
     free(a);
 }

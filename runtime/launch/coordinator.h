@@ -17,6 +17,7 @@ struct coordinator_options {
     struct run_config run;
     const char *plan_text; /* NULL: none */
     size_t plan_bytes;
+    int follows;                   /* another launch of the same job */
     const char *restore, *run_dir; /* "" = not said; run_dir "": nothing is written */
     char run_id[RUNDIR_ID_BYTES];
     int port_first, port_last; /* 0: any port */

@@ -142,6 +142,7 @@ struct wire_frame *message_assign(const struct message_assign *v)
     wire_put_u32(f, v->planned_replicas);
     wire_put_u32(f, v->heartbeat_ms);
     wire_put_u32(f, v->patience_ms);
+    wire_put_u32(f, v->since);
     wire_put_u32(f, v->restarts);
     wire_put_u32(f, v->requeues);
     wire_put_string(f, v->address);
@@ -183,6 +184,7 @@ int message_get_assign(const struct wire_message *m, struct message_assign *v)
     v->planned_replicas = wire_get_u32(&r);
     v->heartbeat_ms = wire_get_u32(&r);
     v->patience_ms = wire_get_u32(&r);
+    v->since = wire_get_u32(&r);
     v->restarts = wire_get_u32(&r);
     v->requeues = wire_get_u32(&r);
     wire_get_string(&r, v->address, sizeof v->address);
@@ -217,6 +219,7 @@ struct wire_frame *message_identity(const struct launch_identity *v)
     wire_put_u32(f, (uint32_t)v->replicas);
     wire_put_u32(f, (uint32_t)v->planned_replicas);
     wire_put_u32(f, v->epoch);
+    wire_put_u32(f, v->since);
     wire_put_u32(f, v->generation);
     wire_put_string(f, v->run_id);
     wire_put_string(f, v->node);
@@ -239,6 +242,7 @@ int message_get_identity(const struct wire_message *m, struct launch_identity *v
     v->replicas = (int)wire_get_u32(&r);
     v->planned_replicas = (int)wire_get_u32(&r);
     v->epoch = wire_get_u32(&r);
+    v->since = wire_get_u32(&r);
     v->generation = wire_get_u32(&r);
     wire_get_string(&r, v->run_id, sizeof v->run_id);
     wire_get_string(&r, v->node, sizeof v->node);

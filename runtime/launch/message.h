@@ -93,6 +93,7 @@ struct message_assign {
     uint32_t spares;
     uint32_t replicas, planned_replicas; /* now, and in the plan */
     uint32_t heartbeat_ms, patience_ms;
+    uint32_t since; /* the job's first epoch: what was committed from it on goes before `restore` */
     uint32_t restarts, requeues; /* of the job: so far as Slurm counts, and how many may follow */
     char address[64];            /* this node's own, towards the others */
     char master_address[64];

@@ -82,6 +82,7 @@ static int take(struct runstate *r, struct json_object *root)
     get_text(root, "state", r->state, sizeof r->state);
     get_text(root, "text", r->text, sizeof r->text);
     r->epoch = (uint32_t)get_number(root, "epoch");
+    r->first_epoch = (uint32_t)get_number(root, "first_epoch");
     r->generation = (uint32_t)get_number(root, "generation");
     r->restarts = (int)get_number(root, "restarts");
     r->requeues = (int)get_number(root, "requeues");
@@ -208,6 +209,7 @@ static struct json_object *encode(const struct runstate *r)
     put(root, "job", json_object_new_string(r->job));
     put(root, "time", json_object_new_double(r->time));
     put(root, "epoch", json_object_new_int64(r->epoch));
+    put(root, "first_epoch", json_object_new_int64(r->first_epoch));
     put(root, "generation", json_object_new_int64(r->generation));
     put(root, "world", json_object_new_int(r->world));
     put(root, "replicas", json_object_new_int(r->replicas));

@@ -24,9 +24,10 @@ struct runstate {
     char state[16];
     char text[MESSAGE_TEXT_BYTES]; /* why it ended, or the newest takeover with its phases */
     uint32_t epoch, generation;
-    int restarts;   /* of the job, as Slurm counts */
-    int requeues;   /* those that we made */
-    int relaunches; /* in the allocation, also ours */
+    uint32_t first_epoch; /* of the launches that follow each other in the job; 0: not known */
+    int restarts;         /* of the job, as Slurm counts */
+    int requeues;         /* those that we made */
+    int relaunches;       /* in the allocation, also ours */
     int world, spares;
     int replicas, planned_replicas; /* now, and in the plan */
     int64_t step;                   /* when it was written; -1: none yet */

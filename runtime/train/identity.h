@@ -10,6 +10,8 @@ struct train_identity {
     int spares;
     int planned_replicas; /* of the plan as it was given, which may have been more; 0: not known */
     uint32_t epoch, generation;
+    uint32_t since; /* the epoch the job began with: what it has committed goes before restore; 0:
+                     * this launch stands alone */
     const char *node;
     const char *topology; /* its address in the network, "spine.leaf.node"; NULL: not known */
     const char *run_id;

@@ -303,7 +303,7 @@ static int find_whole(struct keeper *keeper, struct err *err)
         keeper->rebuilt = 0;
         if (decide(keeper, err) || check_wish(keeper, err))
             return -1;
-        if (keeper->wish.epoch && d->written_epoch != keeper->wish.epoch)
+        if (keeper->wish.epoch && d->written_epoch < keeper->wish.epoch)
             ckpt_decision_free(d);
         if (keeper_memory_find(keeper, err))
             return -1;

@@ -94,9 +94,11 @@ static int read_asked(struct keeper *keeper, struct err *err)
 int keeper_read_wish(struct keeper *keeper, struct err *err)
 {
     const struct train_identity *identity = keeper->identity;
-    if (identity->generation <= 1)
+    bool first_launch = !identity->since || identity->since >= identity->epoch;
+    if (identity->generation <= 1 && first_launch)
         return read_asked(keeper, err);
-    keeper->wish = (struct keeper_wish){.step = -1, .epoch = identity->epoch};
+    keeper->wish =
+        (struct keeper_wish){.step = -1, .epoch = first_launch ? identity->epoch : identity->since};
     take_own(keeper);
     return 0;
 }

@@ -145,6 +145,7 @@ static void fill_identity(const struct session *s, struct train_identity *out)
                                    .spares = id->spares,
                                    .planned_replicas = id->planned_replicas,
                                    .epoch = s->epoch,
+                                   .since = id->since,
                                    .generation = id->generation,
                                    .node = id->node,
                                    .topology = getenv("SLURM_TOPOLOGY_ADDR"),

@@ -127,19 +127,3 @@ END
     ! wait $pid
     expect_match "$(cat "$dir/out")" "TIME LIMIT|time limit"
 }
-
-@test "a requeued job restores from the latest, whatever it was first told" {
-    cat >"$dir/gtrain" <<END
-#!/bin/sh
-echo "\$@" >>$dir/calls
-exec $gtrain "\$@"
-END
-    chmod 755 "$dir/gtrain"
-    set_plugstack "$(sed "s,gtrain=/[^ ]*,gtrain=$dir/gtrain," <<<"$plugin_line")"
-    ask="--gtrain-plan=$here/plan.yaml --gtrain-dir=$dir/r --gtrain-restore=none"
-    bounded srun -N2 --ntasks-per-node=2 $ask true
-    SLURM_RESTART_COUNT=1 bounded srun -N2 --ntasks-per-node=2 $ask true
-    set_plugstack "$plugin_line"
-    expect "what coordinators were told" \
-        "$(sed -n 's/^coordinate .*--restore \([^ ]*\) .*/\1/p' "$dir/calls" | tr '\n' ' ')" "none latest "
-}

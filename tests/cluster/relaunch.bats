@@ -79,10 +79,17 @@ ends_undisturbed() { # LAUNCHES-AFTER-THE-FIRST
 }
 
 @test "a node dies while Slurm launches: the step is launched on the others" {
-    submit 3
+    "$gtrain" train --local --threads 1 --plan "$here/train.yaml,training.steps=7,training.decay_steps=$steps" --dir "$dir/old" \
+        >"$dir/old.out" 2>&1 3>&-
+    submit 3 --gtrain-restore="$dir/old"
     "$cluster" kill "${nodes[1]}" >/dev/null
     touch "$dir/go"
-    ends_undisturbed 1
+    wait_for 50 test -s "$dir/codes" || show
+    expect "exit code of srun" "$(cat "$dir/codes")" "code 0" || show
+    # What was asked for still counts: nothing has been committed since.
+    expect_match "$(cat "$dir/r/events.jsonl")" '"restored","step":7,' || show
+    expect "losses from there on" "$(losses "$dir/r" | awk '$1 > 7')" \
+        "$(losses "$here/undisturbed" | awk '$1 > 7')"
     expect_match "$(cat "$dir/out")" \
         "gtrain: node ${nodes[1]} did not answer while the step was launched; the step is launched again \(1 of 3"
     expect "the epoch that ended it" "$(sed -n 's/.*"epoch": *\([0-9]*\).*/\1/p' "$dir/r/run.json")" 2
@@ -115,12 +122,14 @@ kill_coordinator() {
 }
 
 @test "the coordinator dies: the same process launches the step again, with stdout and exit code" {
-    salloc_srun "$gtrain" train
+    salloc_srun --gtrain-restore=none "$gtrain" train
     wait_for 20 at_step 5
     kill_coordinator
     wait_for 40 ended || show
     wait $bounded || show
     expect "losses of $steps steps" "$(losses "$dir/r")" "$(losses "$here/undisturbed")"
+    # Not from the beginning again, which is what was asked for first.
+    expect_match "$(cat "$dir/r/events.jsonl")" '"restored"'
     expect_match "$(cat "$dir/out")" "^step $steps/$steps "
     expect_match "$(cat "$dir/out")" "gtrain: the step is launched again on 2 nodes"
 }

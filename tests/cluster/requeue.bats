@@ -83,7 +83,7 @@ nodes_of() { # START
 }
 
 @test "more nodes lost than spares: the job is requeued without them, and no bit changes" {
-    submit 3 1
+    submit 3 1 --gtrain-restore=none
     wait_for 20 at_step 5
     local first second lost
     first=$(nodes_of 1)
@@ -98,6 +98,8 @@ nodes_of() { # START
         "$(tr ' ' '\n' <<<"$second" | grep -cxF "${lost// /$'\n'}")" 0 || show
     expect "exit code of the last srun" "$(tail -n 1 "$dir/codes")" "code 0" || show
     expect "losses of $steps steps" "$(losses "$dir/r")" "$(losses "$here/undisturbed")"
+    # What was asked for at first does not count again.
+    expect_match "$(cat "$dir/r/events.jsonl")" '"restored"'
     "$gtrain" status "$dir/r" >"$dir/status"
     expect_match "$(cat "$dir/status")" "^job $job: ended, requeued 1 times"
     expect_match "$(cat "$dir/status")" "^newest checkpoint: step $steps, "

@@ -82,6 +82,7 @@ static void secrets_as_text(void **state)
 static struct message_assign assignment(void)
 {
     struct message_assign a = {.epoch = 3,
+                               .since = 2,
                                .generation = 2,
                                .world = 16,
                                .local_world = 4,
