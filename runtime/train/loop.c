@@ -495,7 +495,7 @@ static enum train_end cannot(const struct loop *l)
  * somewhere else, or else an older checkpoint. */
 static enum train_end restore(struct loop *l, struct keeper_start *start, struct err *err)
 {
-    for (;;) {
+    for (bool touched = false;; touched = true) {
         if (keeper_find(&l->keeper, err)) {
             if (l->keeper.troubled >= 0)
                 return agree(
@@ -515,6 +515,9 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
         enum train_end end = agree(l, mine, err);
         if (end == TRAIN_DONE)
             end = agree(l, keeper_move(&l->keeper, err) ? TRAIN_REFUSED : TRAIN_DONE, err);
+        if (end == TRAIN_DONE && touched && !start->restored)
+            state_reset(&l->trainer.state, l->trainer.streams.stream[PROGRAM_STREAM_COMPUTE],
+                        l->options->plan->training.seed); /* it was half filled */
         if (end == TRAIN_DONE || !l->damaged || !keeper_step_back(&l->keeper))
             return end;
         l->common = l->damaged = false;

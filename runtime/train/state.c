@@ -129,6 +129,13 @@ void state_init(struct state *s, struct kstream *stream, uint64_t seed)
     }
 }
 
+void state_reset(struct state *s, struct kstream *stream, uint64_t seed)
+{
+    state_init(s, stream, seed);
+    KSUBMIT(s->k, stream, FILL, fill, .out = s->m, .value = 0);
+    KSUBMIT(s->k, stream, FILL, fill, .out = s->v, .value = 0);
+}
+
 struct state_tensor *state_layer_tensor(const struct state *s, int layer, enum model_role role)
 {
     return &s->tensors[s->layer0 + (layer - s->first_layer) * MODEL_LAYER_ROLES + (int)role];

@@ -49,6 +49,8 @@ int state_open(struct state *s, struct kernels *k, const struct plan *plan, cons
 /* First weights, the same for every layout: each element is a function of (seed, tensor, element).
  */
 void state_init(struct state *s, struct kstream *stream, uint64_t seed);
+/* The same of a state that has been something else: the moments are zero again, too. */
+void state_reset(struct state *s, struct kstream *stream, uint64_t seed);
 
 /* Tensor `role` of global layer `layer`. */
 struct state_tensor *state_layer_tensor(const struct state *s, int layer, enum model_role role);

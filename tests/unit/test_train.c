@@ -208,14 +208,9 @@ static void restores_a_step(void **state)
     assert_int_equal(r.first, second + 1);
 }
 
-static void damaged_newest_falls_back(void **state)
+static void damage(const char *path)
 {
-    (void)state;
-    char path[600];
     struct stat st;
-    /* Which one is second depends on how fast the disk was. */
-    int64_t second = committed_step(STEPS - 1, path, sizeof path, 1);
-    assert_int_equal(committed_step(-1, path, sizeof path, 1), STEPS);
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     assert_int_equal(fstat(fileno(f), &st), 0);
@@ -224,6 +219,59 @@ static void damaged_newest_falls_back(void **state)
     assert_int_equal(fseek(f, st.st_size / 2, SEEK_SET), 0);
     assert_int_not_equal(fputc(byte ^ 1, f), EOF);
     assert_int_equal(fclose(f), 0);
+}
+
+/* A launch that was told to start afresh fails, and nothing that it has written can be used: its
+ * next generation starts afresh as well, from first weights, not from what half a restore left. The
+ * files are some MiB long, so the damage is found only when ranks have begun to fill their state.
+ */
+static void none_starts_afresh_after_damage(void **state)
+{
+    (void)state;
+    enum { FEW = 4 };
+    struct rig_result whole, r;
+    struct rig_run run = {.folder = folder,
+                          .steps = FEW,
+                          .changes = {"parallel.tensor=2", "model.ffn=2048", local_key,
+                                      "checkpoint.every=2", "checkpoint.snapshots=0"},
+                          .restore = "none"};
+    rig_train_well(&run, &whole);
+    for (int64_t most = FEW; most >= 0; most--) {
+        char dir[300];
+        struct ckpt_decision d;
+        struct err err;
+        snprintf(dir, sizeof dir, "%s/checkpoints/0123456789abcdef", folder);
+        char *blob = ckpt_scan(dir, "here", "0123456789abcdef", &err);
+        assert_int_equal(ckpt_decide((const char *const *)&blob, 1, most, &d, &err), 0);
+        if (d.found && d.position.step == most) {
+            assert_true(d.places[1].bytes > 3 << 20);
+            damage(d.places[1].path);
+        }
+        ckpt_decision_free(&d);
+        free(blob);
+    }
+    run.generation = 2;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, 1);
+    same_bits(&r, &whole);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    rig_folder_make(folder);
+    snprintf(local_key, sizeof local_key, "checkpoint.local=%s/checkpoints", folder);
+    return 0;
+}
+
+static void damaged_newest_falls_back(void **state)
+{
+    (void)state;
+    char path[600];
+    /* Which one is second depends on how fast the disk was. */
+    int64_t second = committed_step(STEPS - 1, path, sizeof path, 1);
+    assert_int_equal(committed_step(-1, path, sizeof path, 1), STEPS);
+    damage(path);
 
     struct rig_run run = restore_of("latest", 2);
     struct rig_result r;
@@ -346,6 +394,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refuses_another_plan, make_run, remove_run),
         cmocka_unit_test_setup_teardown(a_finished_run_goes_on, make_run, remove_run),
         cmocka_unit_test_setup_teardown(damaged_newest_falls_back, make_run, remove_run),
+        cmocka_unit_test_setup_teardown(none_starts_afresh_after_damage, make_folder, remove_run),
         cmocka_unit_test_setup_teardown(refuses_what_it_cannot, make_run, remove_run),
         cmocka_unit_test_setup_teardown(diverged_is_said, make_run, remove_run),
         cmocka_unit_test_setup_teardown(unwritable_checkpoints_are_said, make_run, remove_run),
