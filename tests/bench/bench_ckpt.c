@@ -82,6 +82,17 @@ static void settle(const struct bench *b)
     usleep(SETTLE_US);
 }
 
+/* A new inode, its space reserved, as ours. */
+static int reserve(const char *path, int64_t bytes)
+{
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    int rv = fd >= 0 ? posix_fallocate(fd, 0, bytes) : -1;
+    if (fd >= 0)
+        close(fd);
+    return rv;
+}
+
 /* fio's own figure for the bandwidth, GB/s; -1 if it cannot be had. */
 static double fio(const struct bench *b, const char *rw)
 {
@@ -102,7 +113,7 @@ static double fio(const struct bench *b, const char *rw)
                     mode,
                     "--direct=1",
                     "--ioengine=io_uring",
-                    "--fallocate=native",
+                    "--fallocate=none",
                     "--end_fsync=1",
                     "--thread",
                     "--scramble_buffers=0",
@@ -110,8 +121,8 @@ static double fio(const struct bench *b, const char *rw)
                     NULL};
     pid_t pid;
     int status;
-    if (!strcmp(rw, "write"))
-        unlink(file + strlen("--filename=")); /* a new inode, as ours */
+    if (!strcmp(rw, "write") && reserve(file + strlen("--filename="), b->bytes))
+        return -1;
     settle(b);
     if (posix_spawnp(&pid, "fio", NULL, NULL, argv, environ) || waitpid(pid, &status, 0) != pid ||
         status)
