@@ -436,21 +436,6 @@ job_recovers() { # WHAT OUTCOME
         "an agent that is left has the job requeued"
 }
 
-@test "more nodes than spares are killed under sbatch" {
-    covered_elsewhere requeue
-    submit 1 ",checkpoint.shared=$dir/shared,checkpoint.shared_every=1"
-    wait_for 40 grep -q '"kind":"shared"' "$dir/events.jsonl"
-    local host
-    host=$(scontrol show job -o "$job" | sed -n 's/.* BatchHost=\([^ ]*\).*/\1/p')
-    strike true
-    for node in $(awk '$1 ~ /^[0-9]-/ { print $2 }' "$dir/placement.txt" | grep -vx "$host" | head -n 2); do
-        "$cluster" kill "$node" >/dev/null
-    done
-    wait_for 40 requeued || show
-    "$cluster" up >/dev/null
-    job_recovers "two nodes are killed, one spare (sbatch)" "the job is requeued without them"
-}
-
 # ---- disks, old files, strangers ----
 
 # Leave nothing of a node's disk where checkpoints go.

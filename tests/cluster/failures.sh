@@ -1,7 +1,7 @@
 #!/bin/bash
 # failures.sh [--table FILE] [BATS-ARGS...] - provoke every failure that failures.bats knows, on the
-# cluster of contrib/cluster.sh, and print what became of each as a Markdown table, or write it to
-# FILE (doc/failures.md was made so).
+# cluster of contrib/cluster.sh, and print what became of each as a Markdown table; if all is well,
+# write it to FILE, too (doc/failures.md was made so).
 #
 # `GTRAIN_PREFIX` says which gtrain, as for the other cluster tests. Exit status 0: all ended as they
 # should.
@@ -41,9 +41,6 @@ END
     cat "$GTRAIN_FAILURES_ROWS"
 }
 
-if [ -z "$table" ]; then
-    print_table
-elif [ $status = 0 ]; then
-    print_table >"$table"
-fi
+print_table
+[ -z "$table" ] || [ $status != 0 ] || print_table >"$table"
 exit $status

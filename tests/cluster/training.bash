@@ -29,3 +29,12 @@ worker_of() { # RANK
         fi
     done
 }
+
+# The most steps that were complete, as rank 0 saw it, and were computed again by a later generation.
+most_again() {
+    sed -n 's/.*"step":\([0-9]*\),.*"generation":\([0-9]*\),"epoch":\([0-9]*\),.*/\1 \3.\2/p' \
+        "$dir/metrics.jsonl" | awk '
+            NR > 1 && $2 != launch && last - $1 + 1 > most { most = last - $1 + 1 }
+            { launch = $2; last = $1 }
+            END { print most + 0 }'
+}
