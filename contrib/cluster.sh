@@ -518,7 +518,8 @@ up() {
         sinfo -N -l >&2
         die "not every node registered within $up_deadline_s s; logs are $dir/nodes/n*/{log,err}"
     }
-    nodes_hear_each_other || die "n0 cannot reach n1 over the bridge gtrain$number: a firewall" \
+    # A node that was lost a moment ago may still count as registered before its slurmd listens again.
+    wait_for 10 nodes_hear_each_other || die "n0 cannot reach n1 over the bridge gtrain$number: a firewall" \
         "that filters bridges (br_netfilter with a FORWARD policy of drop) does that"
     if [ $mode = plain ]; then
         say "up: $nodes nodes, n0 to n$((nodes - 1)), without namespaces: all on this host's" \
