@@ -242,6 +242,9 @@ static void be_rank(struct rank *r, const char *dir, const struct ckpt_decision 
     }
     meet(r);
     run(r, d->found ? d->position.step : 0, steps, kill_after);
+    free(r->now);
+    free(r->next);
+    free(r->passed);
 }
 
 /* ---- the parent ---- */
@@ -316,6 +319,7 @@ int main(int argc, char **argv)
             return 1;
         if (!pids[rank]) {
             be_rank(&r, argv[1], &d, steps, kill_after);
+            ckpt_decision_free(&d);
             return 0;
         }
     }

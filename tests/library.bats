@@ -14,7 +14,6 @@ setup_file() {
     export use_library=$(pkg-config --define-variable=prefix="$work/root$prefix" --cflags --libs gtrain)
     export build_with="$(variable CC) $(variable SANITIZE_CFLAGS)"
     export LD_LIBRARY_PATH=$(dirname "$(find "$work/root" -name 'libgtrain.so' | head -1)")
-    export ASAN_OPTIONS=detect_leaks=0
     $build_with -std=gnu11 -Wall -Wextra -Werror -O2 "$GTRAIN_SOURCE/contrib/ckpt_example.c" \
         -o "$work/heat" $use_library -pthread
 }
