@@ -197,6 +197,27 @@ static void test_prune(void **unused)
     help_remove(dir);
 }
 
+/* A mark on one node is seen, counts, and goes. */
+static void test_marked(void **unused)
+{
+    (void)unused;
+    char dir[256], node[300];
+    struct err err;
+    struct ckpt_mark mark = {.epoch = 4, .generation = 1, .step = 30, .nan_step = 33};
+    help_scratch(dir, NULL);
+    make_run(dir);
+    snprintf(node, sizeof node, "%s/n2", dir);
+    expect("verify", dir, 0, "good\n");
+    ok(ckpt_mark_write(node, "n2", "run-1", &mark, 1, true, 5, 1, &err));
+    expect("list", dir, 0, "marked bad: from it step 33 was not finite; committed\n");
+    expect("verify", dir, 1, "marked bad: from it step 33 was not finite; good\n");
+    expect("prune", node, 0, "1 committed checkpoint stays here whole");
+    ok(ckpt_mark_write(node, "n2", "run-1", &mark, 1, false, 6, 1, &err));
+    expect("verify", dir, 0, "good\n");
+    expect("prune", node, 0, "2 committed checkpoints stay here whole");
+    help_remove(dir);
+}
+
 static void test_refusals(void **unused)
 {
     (void)unused;
@@ -279,7 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands),   cmocka_unit_test(test_groups),
         cmocka_unit_test(test_run_folder), cmocka_unit_test(test_prune),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_marked),     cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("ckpt cli", tests, NULL, NULL);
 }
