@@ -167,6 +167,23 @@ static int scan_short(struct cmdline *c, const char *word, const char *next)
     return 1;
 }
 
+/* Whether a word, with its dashes, is one that c->place holds. */
+static bool says_place(const char *word)
+{
+    const char *value;
+
+    if (word[1] == '-')
+        return names_long(word + 2, "exclusive", 4, &value) ||
+               names_long(word + 2, "relative", 3, &value);
+    return word[1] == 'r';
+}
+
+static void note_place(struct cmdline *c, const char *word, int at, int words)
+{
+    for (int i = at; says_place(word) && i < at + words && c->places < CMDLINE_PLACES; i++)
+        c->place[c->places++] = i;
+}
+
 void cmdline_scan(struct cmdline *c, int argc, char *const argv[])
 {
     int i = 1, dashes = 0;
@@ -181,7 +198,9 @@ void cmdline_scan(struct cmdline *c, int argc, char *const argv[])
             i++;
             break;
         }
-        i += word[1] == '-' ? scan_long(c, word + 2, next) : scan_short(c, word + 1, next);
+        int words = word[1] == '-' ? scan_long(c, word + 2, next) : scan_short(c, word + 1, next);
+        note_place(c, word, i, words);
+        i += words;
     }
     c->program = i < argc ? i : argc;
     c->options_end = c->program - dashes;

@@ -15,6 +15,9 @@ enum option_id { OPTION_PLAN, OPTION_SPARES, OPTION_RESTORE, OPTION_DIR, OPTION_
 /* Names as on the command line, without dashes. */
 extern const char *const option_names[OPTION_COUNT];
 
+/* More words than this that say where a step goes, nobody writes. */
+#define CMDLINE_PLACES 8
+
 /* Every string points into the argv that was scanned, NULL where nothing was said. */
 struct cmdline {
     const char *value[OPTION_COUNT];
@@ -23,10 +26,14 @@ struct cmdline {
     const char *tasks;               /* -n, --ntasks */
     const char *tasks_per_node;      /* --ntasks-per-node */
     bool pty, multi_prog;
-    bool label, output; /* -l, --label; -o, --output */
-    bool heterogeneous; /* ":" between components, or --het-group */
-    int options_end;    /* index behind the last option, where one more could stand */
-    int program;        /* index of the program in argv; argc if there is none */
+    bool label, output;        /* -l, --label; -o, --output */
+    bool heterogeneous;        /* ":" between components, or --het-group */
+    int place[CMDLINE_PLACES]; /* indices of the words that say where in the allocation the step
+                                * goes
+                                * (--exclusive, -r, --relative) */
+    int places;
+    int options_end; /* index behind the last option, where one more could stand */
+    int program;     /* index of the program in argv; argc if there is none */
 };
 
 /* Look through argv[1..argc-1]. */

@@ -18,7 +18,8 @@
 /* Of this srun: SPANK's hooks carry no pointer of ours. */
 static struct {
     bool inside; /* an allocation that stays when srun ends */
-    int argc, options_end;
+    int argc;
+    const struct cmdline *cmdline;
     int wanted_nodes, tasks_per_node;
     struct nodes step, job, lost;
     char *job_nodes;
@@ -34,7 +35,7 @@ int launches_save(const struct self *self)
 
     me.inside = job && *job && self->argc > 0;
     me.argc = self->argc;
-    me.options_end = self->cmdline.options_end;
+    me.cmdline = &self->cmdline;
     if (!me.inside || reexec_save(self->argc, self->argv) == 0)
         return 0;
     slurm_error("gtrain: how srun was started cannot be kept: %s", strerror(errno));
@@ -173,7 +174,7 @@ void launches_prepare(void)
                     me.tasks,    "--ntasks-per-node",  me.per_node, NULL};
 
     snprintf(me.left_then, sizeof(me.left_then), "%d", me.left - 1);
-    me.words = relaunch_words(me.argc, reexec_argv(), me.options_end, more);
+    me.words = relaunch_words(me.cmdline, me.argc, reexec_argv(), more);
     slurm_spank_log("gtrain: the step is launched again on %s nodes (%s)", me.count, list);
 }
 

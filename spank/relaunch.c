@@ -55,7 +55,15 @@ int relaunch_pick(struct nodes *pick, const struct nodes *step, const struct nod
     return -1;
 }
 
-char **relaunch_words(int argc, char *const argv[], int options_end, char *const more[])
+static bool says_place(const struct cmdline *c, int word)
+{
+    for (int i = 0; i < c->places; i++)
+        if (c->place[i] == word)
+            return true;
+    return false;
+}
+
+char **relaunch_words(const struct cmdline *c, int argc, char *const argv[], char *const more[])
 {
     int extra = 0, n = 0;
     char **words;
@@ -65,11 +73,12 @@ char **relaunch_words(int argc, char *const argv[], int options_end, char *const
     words = calloc((size_t)(argc + extra) + 1, sizeof(*words));
     if (!words)
         return NULL;
-    for (int i = 0; i < options_end; i++)
-        words[n++] = argv[i];
+    for (int i = 0; i < c->options_end; i++)
+        if (!says_place(c, i))
+            words[n++] = argv[i];
     for (int i = 0; i < extra; i++)
         words[n++] = more[i];
-    for (int i = options_end; i < argc; i++)
+    for (int i = c->options_end; i < argc; i++)
         words[n++] = argv[i];
     return words;
 }

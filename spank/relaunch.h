@@ -7,6 +7,8 @@
 
 #include <stdbool.h>
 
+#include "cmdline.h"
+
 /* Names of nodes, each malloc'ed. A zeroed one is empty. */
 struct nodes {
     char **name;
@@ -23,8 +25,9 @@ void nodes_free(struct nodes *nodes);
 int relaunch_pick(struct nodes *pick, const struct nodes *step, const struct nodes *job,
                   const struct nodes *gone, int want);
 
-/* argv with `more` (NULL at its end) put in at `options_end`: later words win over the same option
- * before. Returns a malloc'ed array of the words given, NULL when memory is out. */
-char **relaunch_words(int argc, char *const argv[], int options_end, char *const more[]);
+/* argv with `more` (NULL at its end) put in behind its options, as `c` has found them: later words
+ * win over the same option before. Those that say in another way where the step goes are left out,
+ * as Slurm refuses both. Returns a malloc'ed array of the words given, NULL when memory is out. */
+char **relaunch_words(const struct cmdline *c, int argc, char *const argv[], char *const more[]);
 
 #endif

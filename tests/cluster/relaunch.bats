@@ -96,7 +96,7 @@ ends_undisturbed() { # LAUNCHES-AFTER-THE-FIRST
 }
 
 @test "more nodes lost than spares: other nodes of the allocation join" {
-    submit 3 -N2 -n2
+    submit 3 -N2 -n2 --exclusive
     touch "$dir/go"
     wait_for 20 at_step 5
     lost=$(scontrol show hostnames "$(squeue -h -s -j "$job" -o '%i %N' | sed -n 's/.*\.0 //p')" | tail -n 1)

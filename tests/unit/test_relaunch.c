@@ -64,6 +64,9 @@ static void which_words(void **state)
     } rows[] = {
         {{"srun", "-N4", "prog", "-N9"}, {"srun", "-N4", "-N", "3", "prog", "-N9"}},
         {{"srun", "-N", "4", "--", "prog"}, {"srun", "-N", "4", "-N", "3", "--", "prog"}},
+        {{"srun", "--exclusive=user", "-r", "1", "-l", "prog", "-r"},
+         {"srun", "-l", "-N", "3", "prog", "-r"}},
+        {{"srun", "-r1", "--relative", "2", "--exclusive", "prog"}, {"srun", "-N", "3", "prog"}},
         {{"srun", "prog", "--", "x"}, {"srun", "-N", "3", "prog", "--", "x"}},
     };
     char *more[] = {"-N", "3", NULL};
@@ -73,7 +76,7 @@ static void which_words(void **state)
         while (rows[i].before[argc])
             argc++;
         cmdline_scan(&c, argc, (char *const *)rows[i].before);
-        char **words = relaunch_words(argc, (char *const *)rows[i].before, c.options_end, more);
+        char **words = relaunch_words(&c, argc, (char *const *)rows[i].before, more);
         assert_non_null(words);
         for (; rows[i].after[n]; n++)
             assert_string_equal(words[n], rows[i].after[n]);
