@@ -209,6 +209,24 @@ static void close_endpoints(struct ucx_comm *c, bool force, int64_t deadline_ms)
     free(handles);
 }
 
+/* Before endpoints are closed by force: what UCX has begun with the peers comes to its end, above
+ * all a connection that is being made, as UCX 1.13 may abort the process when that is cut short.
+ * Not while a send is under way: its owner may have freed what is sent. */
+static void settle(struct ucx_comm *c, int64_t deadline_ms)
+{
+    for (const struct ucx_request *req = c->requests; req; req = req->older)
+        if (!req->done)
+            return;
+    void **handles = calloc((size_t)c->base.world, sizeof *handles);
+    ucp_request_param_t param = {.op_attr_mask = 0};
+    for (int r = 0; handles && r < c->base.world; r++)
+        if (c->peers[r].ep && !c->peers[r].lost)
+            handles[r] = ucp_ep_flush_nbx(c->peers[r].ep, &param);
+    for (int r = 0; handles && r < c->base.world; r++)
+        progress_until(c, handles[r], deadline_ms);
+    free(handles);
+}
+
 static void tell_failure(struct ucx_comm *c)
 {
     struct wire_text text;
@@ -245,6 +263,8 @@ static void ucx_close(struct comm *base)
             tell_failure(c);
         leave = receives(c);
         if (!leave) {
+            if (!orderly)
+                settle(c, deadline_ms);
             close_endpoints(c, !orderly, deadline_ms);
             for (int i = 0; i < CLEANUP_ROUNDS; i++)
                 ucp_worker_progress(c->worker);

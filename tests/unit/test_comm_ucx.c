@@ -4,8 +4,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -169,21 +171,58 @@ static void give_up_what_is_coming(void)
     kernels_close(t.k);
 }
 
-/* Nothing is written there any more. In a process of its own, which ends as a failed rank's does:
- * what UCX will not give back goes with it. The first test, as UCX has no threads yet. */
-static void test_gives_up_what_is_coming(void **state)
+/* In a process of its own, which ends as a failed rank's does: what UCX will not give back goes
+ * with it. These are the first tests, as UCX has no threads yet. */
+static void in_a_child(void (*run)(void))
 {
     int status;
-    (void)state;
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid) {
-        give_up_what_is_coming();
+        run();
         _exit(0);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* Nothing is written there any more. */
+static void test_gives_up_what_is_coming(void **state)
+{
+    (void)state;
+    in_a_child(give_up_what_is_coming);
+}
+
+/* Ranks that fail while they are still being connected, at various moments, over TCP, where that
+ * takes longest. */
+static void give_up_while_connecting(void)
+{
+    enum { TRIES = 20, STEP_NS = 300000, COUNT = 1 << 20 };
+    setenv("UCX_TLS", "tcp,self", 1);
+    for (int i = 0; i < TRIES; i++) {
+        struct two t;
+        struct err err = {""};
+        struct comm_request *sent, *coming;
+        struct kbuf out, in;
+        open_two(&t, 1, 1);
+        assert_int_equal(kernels_alloc(t.k, K_F32, COUNT, &out, &err), 0);
+        assert_int_equal(kernels_alloc(t.k, K_F32, COUNT, &in, &err), 0);
+        assert_int_equal(comm_recv(t.comm[1], NULL, in, 0, 2, &coming, &err), 0);
+        assert_int_equal(comm_send(t.comm[0], NULL, out, 1, 2, &sent, &err), 0);
+        nanosleep(&(struct timespec){.tv_nsec = i * STEP_NS}, NULL);
+        for (int r = 1; r >= 0; r--) {
+            comm_abort(t.comm[r], "enough");
+            comm_close(t.comm[r]);
+        }
+        kernels_close(t.k);
+    }
+}
+
+static void test_gives_up_while_connecting(void **state)
+{
+    (void)state;
+    in_a_child(give_up_while_connecting);
 }
 
 static void test_listen_address(void **state)
@@ -210,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gives_up_what_is_coming),
+        cmocka_unit_test(test_gives_up_while_connecting),
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_reduce_scatter),
         cmocka_unit_test(test_all_gather),
