@@ -346,6 +346,7 @@ int keeper_memory_begin(struct keeper *keeper, int64_t step, bool first, struct 
     struct keeper_memory *m = &keeper->memory;
     const struct ckpt_decision *d = &keeper->decision;
     struct ckpt_key key = {keeper->identity->epoch, keeper->identity->generation, step};
+    int64_t start = clock_ns();
     if (!m->slots || (!first && step % m->every))
         return 0;
     if (first && !d->found)
@@ -355,6 +356,7 @@ int keeper_memory_begin(struct keeper *keeper, int64_t step, bool first, struct 
     snapshot_begin(&m->snapshot, keeper->stream);
     if (mirror_begin(&m->mirror, &key, step * keeper->plan->training.global_batch, err))
         return err_prefix(err, "snapshot of step %lld", (long long)step);
+    m->begin_ns = clock_ns() - start;
     return 0;
 }
 
@@ -370,7 +372,7 @@ int keeper_memory_join(struct keeper *keeper, struct kstream *stream, int64_t *s
         return err_prefix(err, "snapshot of step %lld", (long long)m->mirror.key.step);
     snapshot_join(&m->snapshot, stream);
     m->joined = true;
-    m->stall_ns = *stall_ns = clock_ns() - start;
+    *stall_ns = m->begin_ns + clock_ns() - start;
     return 0;
 }
 
