@@ -58,6 +58,7 @@ static void test_signal_twice(void **state)
     (void)state;
     int rc =
         run("big=model.layers=2,model.hidden=256,model.ffn=1024,training.global_batch=256; "
+            ": >out; "
             "$g train --plan plan.yaml,$big,checkpoint.every=0 --local --dir twice >out & p=$!; "
             "i=0; until grep -q start out || [ $i = 500 ]; do sleep 0.02; i=$((i+1)); done; "
             "kill -TERM $p; sleep 0.02; kill -TERM $p; wait $p; echo $?; "

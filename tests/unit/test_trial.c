@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +222,7 @@ static int64_t newest(int *marks)
 }
 
 struct spoiler {
+    pthread_mutex_t lock; /* copy_out comes from two threads, a file is read by one at a time */
     struct ckpt_file *file;
     struct ckpt_tensor tensors[512];
 };
@@ -230,7 +232,10 @@ static int spoil_out(void *arg, int index, void *host, struct err *err)
 {
     struct spoiler *s = arg;
     const struct ckpt_tensor *t = &s->tensors[index];
-    if (ckpt_file_read(s->file, index, host, err))
+    pthread_mutex_lock(&s->lock);
+    int rv = ckpt_file_read(s->file, index, host, err);
+    pthread_mutex_unlock(&s->lock);
+    if (rv)
         return -1;
     if (!strcmp(t->name, "model.norm.weight"))
         for (int64_t i = 0; i < t->shape[0]; i++)
@@ -263,6 +268,7 @@ static char *spoil_rank(const struct ckpt_decision *d, struct ckpt **c, int rank
                              .keep = 9,
                              .leader = rank == 0};
     struct ckpt_position position = {step, step * 8};
+    pthread_mutex_init(&s->lock, NULL);
     ok(ckpt_file_open(&s->file, d->places[rank].path, &err));
     int n = ckpt_file_count(s->file);
     assert_in_range(n, 1, 512);
@@ -274,6 +280,7 @@ static char *spoil_rank(const struct ckpt_decision *d, struct ckpt **c, int rank
     char *claim = ckpt_claim(*c, step, &err);
     assert_non_null(claim);
     ckpt_file_close(s->file);
+    pthread_mutex_destroy(&s->lock);
     free(s);
     return claim;
 }
