@@ -87,10 +87,6 @@ seconds_to_go_on() {
         END { if (after) printf "%.1f", after - struck; else print "-" }'
 }
 
-run_id() {
-    sed -n 's/.*"run_id": *"\([0-9a-f]*\)".*/\1/p' "$dir/run.json"
-}
-
 show() {
     cat "$dir/out" "$dir/coordinator.log"
     return 1

@@ -102,10 +102,10 @@ assert_same() {
 
 # One bit of rank 1's newest file, on its own node.
 flip_on() { # NODE
-    srun -N1 -n1 -w "$1" sh -c 'f=$(ls /local/gtrain-test/*/*.s8.r1.safetensors)
+    srun -N1 -n1 -w "$1" sh -c 'f=$(ls /local/gtrain-test/"$1"/*.s8.r1.safetensors)
         at=$(($(stat -c %s "$f") / 2))
         byte=$(od -An -tu1 -j$at -N1 "$f")
-        printf "$(printf "\\%o" $((byte ^ 4)))" | dd of="$f" bs=1 seek=$at conv=notrunc status=none'
+        printf "$(printf "\\%o" $((byte ^ 4)))" | dd of="$f" bs=1 seek=$at conv=notrunc status=none' sh "$(run_id)"
 }
 
 # Run to step 8, damage a file, and go on to the end.

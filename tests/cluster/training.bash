@@ -14,6 +14,11 @@ at_step() { # STEP
     [ "$(newest_step || echo 0)" -ge "$1" ] 2>/dev/null
 }
 
+# The id of the run in $dir, by which its checkpoint folder is called.
+run_id() {
+    sed -n 's/.*"run_id": *"\([0-9a-f]*\)".*/\1/p' "$dir/run.json"
+}
+
 # The node that has this rank now, by the coordinator's file.
 node_of() { # RANK
     awk -v r="$1" '$1 == r "-" r { print $2 }' "$dir/placement.txt"
