@@ -42,7 +42,7 @@ END
 
 # "STEP GENERATION" of each step as it is complete, for good or until the run ends.
 steps_of() { # FILE PID
-    tail --pid="$2" -n +1 -F "$1" 2>/dev/null |
+    tail -s 0.01 --pid="$2" -n +1 -F "$1" 2>/dev/null |
         sed -u -n -e 's/.*"step":\([0-9]*\),"loss".*"generation":\([0-9]*\),.*/\1 \2/p' \
             -e 's/^.*generation \([0-9]*\) step \([0-9]*\)\/.*/\2 \1/p'
 }
