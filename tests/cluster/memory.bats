@@ -2,6 +2,7 @@
 # and does at most one completed step again.
 
 load cluster.bash
+load training.bash
 
 steps=80
 
@@ -43,10 +44,6 @@ steps_of() { # RUN-DIR
 
 at_step() { # STEP
     [ "$(steps_of "$dir" | tail -n 1)" -ge "$1" ] 2>/dev/null
-}
-
-losses() { # RUN-DIR
-    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
 }
 
 start_training() { # NODES SPARES

@@ -1,6 +1,7 @@
 # When a step cannot go on but its allocation can, the same srun launches it again, and no bit changes.
 
 load cluster.bash
+load training.bash
 
 steps=120
 
@@ -36,11 +37,6 @@ parallel: {tensor: 1, pipeline: 2, data: 1}
 checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}
 resilience: {heartbeat_ms: 200, patience_ms: 2000}
 END
-}
-
-# "STEP LOSS" of every line, by step, each pair once.
-losses() { # RUN-DIR
-    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
 }
 
 at_step() { # STEP

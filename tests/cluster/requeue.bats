@@ -2,6 +2,7 @@
 # elsewhere with the losses of a run that nothing happened to.
 
 load cluster.bash
+load training.bash
 
 steps=150
 
@@ -37,11 +38,6 @@ parallel: {tensor: 1, pipeline: 2, data: 1}
 checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}
 resilience: {heartbeat_ms: 200, patience_ms: 2000}
 END
-}
-
-# "STEP LOSS" of every line, by step, each pair once.
-losses() { # RUN-DIR
-    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
 }
 
 newest_step() {

@@ -1,6 +1,7 @@
 # Training on a real Slurm: the same bits as in one process, and the same bits after any crash.
 
 load cluster.bash
+load training.bash
 
 steps=40
 [ "${GTRAIN_TEST_LONG-no}" = no ] || steps=200
@@ -27,11 +28,6 @@ teardown_file() {
 
 teardown() {
     assert_nothing_left
-}
-
-# "STEP LOSS" of every line, by step, each pair once: two losses of one step are two lines.
-losses() { # RUN-DIR
-    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl" | sort -u | sort -n
 }
 
 train() { # RUN-DIR SRUN-ARGS...
