@@ -8,6 +8,7 @@
 #define GTRAIN_CPU_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "kernels.h"
 #include "pool.h"
@@ -29,8 +30,11 @@ struct cpu {
     struct pool *pool;
     const struct cpu_table *f32, *f64;
     pthread_mutex_t lock; /* operations but downloads run one at a time, whoever submits */
-    bool failed;
-    struct err error; /* the first, kept */
+    /* The first failure, kept. Not under lock: who comes between two operations of a thread that
+     * submits one after the other may wait for all of them. */
+    pthread_mutex_t fail_lock; /* to set it */
+    atomic_bool failed;        /* error is set, and changes no more */
+    struct err error;
     struct kmem *mems;
     size_t bytes, peak;
     unsigned char *scratch; /* scratch_bytes for each thread */

@@ -172,12 +172,18 @@ static void cpu_event_wait(struct kernels *k, struct kstream *stream, struct kev
 
 static int sticky(struct cpu *cpu, struct err *err)
 {
-    int rc = 0;
-    pthread_mutex_lock(&cpu->lock);
-    if (cpu->failed)
-        rc = err_set(err, "%s", cpu->error.text);
-    pthread_mutex_unlock(&cpu->lock);
-    return rc;
+    if (!atomic_load_explicit(&cpu->failed, memory_order_acquire))
+        return 0;
+    return err_set(err, "%s", cpu->error.text);
+}
+
+static void fail(struct cpu *cpu, const struct err *err)
+{
+    pthread_mutex_lock(&cpu->fail_lock);
+    if (!cpu->failed)
+        cpu->error = *err;
+    atomic_store_explicit(&cpu->failed, true, memory_order_release);
+    pthread_mutex_unlock(&cpu->fail_lock);
 }
 
 static int cpu_event_sync(struct kernels *k, struct kevent *event, int64_t deadline_ms,
@@ -251,31 +257,26 @@ static int run_op(struct cpu *cpu, const struct kop *op, struct err *err)
     return fn(cpu, op, err);
 }
 
-/* Beside whatever else runs: a copy of the state that a checkpoint takes while the next step
- * computes must hold up none of its operations. It uses neither pool nor scratch. */
-static void submit_download(struct cpu *cpu, const struct kop *op)
+static void submit(struct cpu *cpu, const struct kop *op)
 {
     struct err err;
-    if (sticky(cpu, NULL) != 0 || run_op(cpu, op, &err) == 0)
-        return;
-    pthread_mutex_lock(&cpu->lock);
-    if (!cpu->failed)
-        cpu->error = err;
-    cpu->failed = true;
-    pthread_mutex_unlock(&cpu->lock);
+    if (!sticky(cpu, NULL) && run_op(cpu, op, &err))
+        fail(cpu, &err);
 }
 
 static void cpu_submit(struct kernels *k, struct kstream *stream, const struct kop *op)
 {
     struct cpu *cpu = cpu_of(k);
     (void)stream;
+    /* Beside whatever else runs: a copy of the state that a checkpoint takes while the next step
+     * computes neither holds up its operations nor waits for one. It uses neither pool nor scratch.
+     */
     if (op->kind == KOP_DOWNLOAD) {
-        submit_download(cpu, op);
+        submit(cpu, op);
         return;
     }
     pthread_mutex_lock(&cpu->lock);
-    if (!cpu->failed && run_op(cpu, op, &cpu->error) != 0)
-        cpu->failed = true;
+    submit(cpu, op);
     pthread_mutex_unlock(&cpu->lock);
 }
 
@@ -294,6 +295,7 @@ static void cpu_close(struct kernels *k)
     }
     free(cpu->scratch);
     pthread_mutex_destroy(&cpu->lock);
+    pthread_mutex_destroy(&cpu->fail_lock);
     free(cpu);
 }
 
@@ -408,6 +410,7 @@ struct kernels *cpu_open(int threads, enum cpu_isa most, struct err *err)
         return NULL;
     }
     pthread_mutex_init(&cpu->lock, NULL);
+    pthread_mutex_init(&cpu->fail_lock, NULL);
     choose_tables(cpu, most);
     sign(cpu);
     return &cpu->base;

@@ -2,6 +2,10 @@
  * AdamW, memory accounting; and the errors a wrong operation gives. */
 #include "test_kernels_help.h"
 
+#include <unistd.h>
+
+#include "base/clock.h"
+
 static void assert_values(struct rig *r, const char *what, struct kbuf buf, const double *want,
                           double tolerance)
 {
@@ -241,6 +245,37 @@ static void test_other_device(void **state)
     rig_close(&b);
 }
 
+/* A thread that submits one operation after another lets the device's lock go for moments only, so
+ * a copy out, and who asks how it went, must not need it. Held for good it makes that plain; a
+ * failure must come through all the same. */
+static void test_copy_out_beside_operations(void **state)
+{
+    const double in[3] = {1, -2, 3};
+    float got[3] = {0};
+    struct err err;
+    (void)state;
+    struct rig r = rig_open(1, K_F32);
+    struct cpu *cpu = (struct cpu *)r.k;
+    struct kbuf x = put(&r, in, 3), outside = {.mem = x.mem, .count = 4, .dtype = K_F32};
+    struct kevent *event = kernels_event_open(r.k, &err);
+    assert_non_null(event);
+    pthread_mutex_lock(&cpu->lock);
+    alarm(20);
+    KSUBMIT(r.k, r.stream, DOWNLOAD, download, .in = x, .host = got);
+    kernels_event_record(r.k, event, r.stream);
+    assert_int_equal(kernels_event_sync(r.k, event, clock_ms() + 1000, &err), 0);
+    assert_int_equal(kernels_stream_sync(r.k, r.stream, clock_ms() + 1000, &err), 0);
+    for (int i = 0; i < 3; i++)
+        assert_true(got[i] == (float)in[i]);
+    KSUBMIT(r.k, r.stream, DOWNLOAD, download, .in = outside, .host = got);
+    assert_int_equal(kernels_stream_sync(r.k, r.stream, clock_ms() + 1000, &err), -1);
+    alarm(0);
+    pthread_mutex_unlock(&cpu->lock);
+    assert_non_null(strstr(err.text, "download: "));
+    kernels_event_close(r.k, event);
+    rig_close(&r);
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -266,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_other_device),
+        cmocka_unit_test(test_copy_out_beside_operations),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
