@@ -453,14 +453,15 @@ int ckpt_memory_ward_begin(struct ckpt_memory *m, const struct ckpt_memory_head 
     return 0;
 }
 
-int ckpt_memory_ward_put(struct ckpt_memory *m, const void *data, int64_t n, struct err *err)
+void *ckpt_memory_ward_next(struct ckpt_memory *m, int64_t n, struct err *err)
 {
-    if (m->taking < 0 || n < 0 || n > m->head.bytes - m->taken)
-        return err_set(err, "%" PRId64 " bytes more than the snapshot of rank %d has", n,
-                       m->head.rank);
-    memcpy(image(&m->slots[m->taking]) + m->taken, data, (size_t)n);
+    if (m->taking < 0 || n < 0 || n > m->head.bytes - m->taken) {
+        err_set(err, "%" PRId64 " bytes more than the snapshot of rank %d has", n, m->head.rank);
+        return NULL;
+    }
+    void *at = image(&m->slots[m->taking]) + m->taken;
     m->taken += n;
-    return 0;
+    return at;
 }
 
 /* Every byte, and that it is what the head has said. */

@@ -91,10 +91,11 @@ bool ckpt_memory_find_ward(const struct ckpt_memory *m, const struct ckpt_key *k
 /* ---- the ward's ---- */
 
 /* The head must name that rank and that state, of this plan and world, and a length that there is
- * room for. Then its bytes in order; end checks every checksum, and the slot counts. */
+ * room for. Then its bytes in order, where next says: the following n bytes of the slot, which
+ * counts for nothing until end has checked every checksum. NULL: the head says there are fewer. */
 int ckpt_memory_ward_begin(struct ckpt_memory *m, const struct ckpt_memory_head *head, int ward,
                            const struct ckpt_key *key, struct err *err);
-int ckpt_memory_ward_put(struct ckpt_memory *m, const void *data, int64_t n, struct err *err);
+void *ckpt_memory_ward_next(struct ckpt_memory *m, int64_t n, struct err *err);
 int ckpt_memory_ward_end(struct ckpt_memory *m, struct err *err);
 
 /* ---- restore ---- */

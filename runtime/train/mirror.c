@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -57,10 +56,11 @@ static int swap_images(struct mirror *m, const unsigned char *image, int64_t out
 {
     for (int64_t sent = 0, got = 0; sent < out || got < in;) {
         int64_t give = part_of(out - sent), take = part_of(in - got);
-        if (comm_host_exchange(m->o.comm, image + sent, (size_t)give, give ? m->o.to : -1, m->piece,
-                               (size_t)take, take ? m->o.from : -1, MIRROR_TAG, err))
+        void *to = take ? ckpt_memory_ward_next(m->o.memory, take, err) : NULL;
+        if (take && !to)
             return -1;
-        if (take && ckpt_memory_ward_put(m->o.memory, m->piece, take, err))
+        if (comm_host_exchange(m->o.comm, image + sent, (size_t)give, give ? m->o.to : -1, to,
+                               (size_t)take, take ? m->o.from : -1, MIRROR_TAG, err))
             return -1;
         sent += give;
         got += take;
@@ -177,15 +177,13 @@ int mirror_open(struct mirror *m, const struct mirror_options *options, struct e
 {
     pthread_condattr_t attr;
     *m = (struct mirror){.o = *options};
-    m->piece = malloc(MIRROR_PIECE_BYTES);
-    if (!m->piece)
-        return err_set(err, "no memory for a piece of a snapshot");
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->to_thread, NULL);
     pthread_cond_init(&m->from_thread, &attr);
     pthread_condattr_destroy(&attr);
+    m->made = true;
     return start_thread(m, err);
 }
 
@@ -251,11 +249,10 @@ void mirror_close(struct mirror *m, bool orderly, int64_t deadline_ms)
     }
     if (m->o.comm) /* until then the buffers of messages under way are its */
         comm_close(m->o.comm);
-    if (m->piece) {
+    if (m->made) {
         pthread_cond_destroy(&m->to_thread);
         pthread_cond_destroy(&m->from_thread);
         pthread_mutex_destroy(&m->lock);
     }
-    free(m->piece);
     *m = (struct mirror){0};
 }

@@ -8,8 +8,9 @@
  * places, and the ones before it may be overwritten (ckpt/slots.h). That costs no message.
  *
  * Every message says of which epoch and generation it is, and the image whose, and which state; the
- * receiver checks both, takes pieces into a buffer of its own and checks every CRC32C before the
- * copy counts. */
+ * receiver checks both. The pieces arrive where they are to stay, in a slot that is marked as not
+ * whole before the first and as whole after every CRC32C is checked; who is killed in between, or
+ * gives up, leaves nothing that counts. */
 #ifndef GTRAIN_MIRROR_H
 #define GTRAIN_MIRROR_H
 
@@ -31,7 +32,6 @@ struct mirror_options {
 
 struct mirror {
     struct mirror_options o;
-    void *piece; /* MIRROR_PIECE_BYTES, to receive into */
 
     /* The caller's thread. */
     bool begun;
@@ -40,7 +40,7 @@ struct mirror {
     pthread_mutex_t lock;
     pthread_cond_t to_thread, from_thread;
     pthread_t thread;
-    bool runs;
+    bool made, runs; /* the lock and what belongs to it; the thread */
     /* Under lock. */
     bool wanted; /* a snapshot: from its begin until it is whole everywhere, or has failed */
     bool fresh;  /* it is copied, not found in memory */

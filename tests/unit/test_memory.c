@@ -472,16 +472,18 @@ static int send_as(struct rig *from, struct rig *to, const struct ckpt_memory_he
     struct ckpt_memory_head unused;
     const char *image = ckpt_memory_image(from->m, &unused);
     int64_t bytes = unused.bytes - cut;
-    char *piece = malloc(100000);
     int rv = ckpt_memory_ward_begin(to->m, head, 1, key, err);
     for (int64_t at = 0; !rv && at < bytes; at += 100000) {
         int64_t n = bytes - at < 100000 ? bytes - at : 100000;
+        char *piece = ckpt_memory_ward_next(to->m, n, err);
+        if (!piece) {
+            rv = -1;
+            break;
+        }
         memcpy(piece, image + at, (size_t)n);
         if (flip >= at && flip < at + n)
             piece[flip - at] ^= 1;
-        rv = ckpt_memory_ward_put(to->m, piece, n, err);
     }
-    free(piece);
     return rv ? rv : ckpt_memory_ward_end(to->m, err);
 }
 
