@@ -10,6 +10,10 @@ int64_t clock_ms(void);
 /* The same in nanoseconds, for measuring. */
 int64_t clock_ns(void);
 
+/* Nanoseconds that the calling thread has computed: where it waits, or another thread has its core,
+ * they stand still. */
+int64_t clock_thread_ns(void);
+
 /* Milliseconds left until the deadline (a clock_ms() value), clamped to [0, INT_MAX]: fits poll().
  */
 int clock_left_ms(int64_t deadline_ms);

@@ -346,7 +346,6 @@ int keeper_memory_begin(struct keeper *keeper, int64_t step, bool first, struct 
     struct keeper_memory *m = &keeper->memory;
     const struct ckpt_decision *d = &keeper->decision;
     struct ckpt_key key = {keeper->identity->epoch, keeper->identity->generation, step};
-    int64_t start = clock_ns();
     if (!m->slots || (!first && step % m->every))
         return 0;
     if (first && !d->found)
@@ -356,7 +355,6 @@ int keeper_memory_begin(struct keeper *keeper, int64_t step, bool first, struct 
     snapshot_begin(&m->snapshot, keeper->stream);
     if (mirror_begin(&m->mirror, &key, step * keeper->plan->training.global_batch, err))
         return err_prefix(err, "snapshot of step %lld", (long long)step);
-    m->begin_ns = clock_ns() - start;
     return 0;
 }
 
@@ -364,15 +362,13 @@ int keeper_memory_join(struct keeper *keeper, struct kstream *stream, int64_t *s
                        struct err *err)
 {
     struct keeper_memory *m = &keeper->memory;
-    int64_t start = clock_ns();
-    *stall_ns = 0;
-    if (!m->mirror.begun)
-        return 0;
-    if (mirror_join(&m->mirror, clock_ms() + keeper->plan->resilience.comm_timeout_ms, err))
+    bool begun = m->mirror.begun;
+    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms;
+    if (mirror_join(&m->mirror, deadline, stall_ns, err))
         return err_prefix(err, "snapshot of step %lld", (long long)m->mirror.key.step);
-    snapshot_join(&m->snapshot, stream);
-    m->joined = true;
-    *stall_ns = m->begin_ns + clock_ns() - start;
+    if (begun)
+        snapshot_join(&m->snapshot, stream);
+    m->joined = begun;
     return 0;
 }
 

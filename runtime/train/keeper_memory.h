@@ -29,7 +29,6 @@ struct keeper_memory {
     bool unfit;        /* keeper_memory_start: this node has too little */
     bool same_cut;     /* what was restored is cut as this run cuts its state */
     bool joined;       /* mirror.key is whole; the sum that tells everybody is to come */
-    int64_t begin_ns;  /* how long the caller was held by the newest begin */
 };
 
 /* All functions: 0, or -1 with err; all ranks call, unless said. */

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
+
 enum { MIRROR_PIECE_BYTES = 4 << 20 }; /* of one message */
 enum { MIRROR_TAG = 1 };
 
@@ -189,6 +191,7 @@ int mirror_open(struct mirror *m, const struct mirror_options *options, struct e
 
 int mirror_begin(struct mirror *m, const struct ckpt_key *key, int64_t samples, struct err *err)
 {
+    int64_t start = clock_ns();
     bool there = ckpt_memory_find(m->o.memory, key);
     if (!there && ckpt_memory_begin(m->o.memory, key, samples, err))
         return -1;
@@ -198,8 +201,11 @@ int mirror_begin(struct mirror *m, const struct ckpt_key *key, int64_t samples, 
     m->next = there ? ckpt_memory_count(m->o.memory) : 0;
     m->wanted = true;
     pthread_mutex_unlock(&m->lock);
-    pthread_cond_signal(&m->to_thread);
     m->begun = true;
+    m->begin_ns = clock_ns() - start;
+    int64_t computed = clock_thread_ns(); /* as in ckpt_save_begin */
+    pthread_cond_signal(&m->to_thread);
+    m->begin_ns += clock_thread_ns() - computed;
     return 0;
 }
 
@@ -214,9 +220,11 @@ static int wait_whole(struct mirror *m, int64_t deadline_ms)
     return 0;
 }
 
-int mirror_join(struct mirror *m, int64_t deadline_ms, struct err *err)
+int mirror_join(struct mirror *m, int64_t deadline_ms, int64_t *stall_ns, struct err *err)
 {
+    int64_t start = clock_ns();
     int rv = 0;
+    *stall_ns = 0;
     if (!m->begun)
         return 0;
     m->begun = false;
@@ -230,6 +238,7 @@ int mirror_join(struct mirror *m, int64_t deadline_ms, struct err *err)
             *err = m->failure;
     }
     pthread_mutex_unlock(&m->lock);
+    *stall_ns = m->begin_ns + clock_ns() - start;
     return rv;
 }
 

@@ -35,6 +35,7 @@ struct mirror {
 
     /* The caller's thread. */
     bool begun;
+    int64_t begin_ns;    /* how long it was held by the begin */
     struct ckpt_key key; /* of the snapshot begun last */
 
     pthread_mutex_t lock;
@@ -56,8 +57,9 @@ int mirror_open(struct mirror *m, const struct mirror_options *options, struct e
  * already only what is missing on the other side moves. Does not wait. */
 int mirror_begin(struct mirror *m, const struct ckpt_key *key, int64_t samples, struct err *err);
 
-/* Until it is whole here, and the ward's too; nothing was begun: 0. */
-int mirror_join(struct mirror *m, int64_t deadline_ms, struct err *err);
+/* Until it is whole here, and the ward's too; nothing was begun: 0. *stall_ns: how long begin and
+ * join have held the caller. */
+int mirror_join(struct mirror *m, int64_t deadline_ms, int64_t *stall_ns, struct err *err);
 
 /* orderly: what was begun is waited for until the deadline. Otherwise the comm is aborted. */
 void mirror_close(struct mirror *m, bool orderly, int64_t deadline_ms);
