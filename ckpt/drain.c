@@ -227,6 +227,14 @@ static int check_space(const struct ckpt_drain *d, int64_t total_bytes,
                    number_size(free_bytes, has), number_size(needed - free_bytes, lacks));
 }
 
+/* Not at the first commit, but now. */
+static int check_log(const struct ckpt_drain *d, struct err *err)
+{
+    char log[CKPT_NAME_ROOM];
+    log_name(d, log);
+    return log_check(d->dirfd, log, d->hook, err) ? err_prefix(err, "shared folder %s", d->to) : 0;
+}
+
 static int prepare_folder(struct ckpt_drain *d, int64_t total_bytes, struct err *err)
 {
     struct folder_list list;
@@ -239,7 +247,7 @@ static int prepare_folder(struct ckpt_drain *d, int64_t total_bytes, struct err 
         return 0;
     if (folder_list(d->dirfd, d->run, &list, err))
         return err_prefix(err, "shared folder %s", d->to);
-    int rv = drop_superseded(d, NULL, &list, err) ||
+    int rv = check_log(d, err) || drop_superseded(d, NULL, &list, err) ||
                      commits_read(&d->commits, d->dirfd, d->to, d->run, &list, err) ||
                      check_space(d, total_bytes, &list, err)
                  ? -1

@@ -9,9 +9,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "crc.h"
@@ -73,22 +75,26 @@ int log_next(struct log_reader *r, const char **text, int64_t *n)
     return 0;
 }
 
-/* Cut what stands behind the last line that checks. bytes: the file's end, *n of them; *n becomes
- * what is left. */
-static int cut_tail(const char *name, int fd, const char *bytes, int64_t *n,
-                    const struct ckpt_hook *hook, struct err *err)
+/* Of n bytes, those up to the end of the last line that checks. */
+static int64_t good_bytes(const char *bytes, int64_t n)
 {
-    struct log_reader r = {.bytes = bytes, .n = *n};
+    struct log_reader r = {.bytes = bytes, .n = n};
     const char *text;
     int64_t length;
     while (log_next(&r, &text, &length))
         ;
+    return r.good;
+}
+
+/* Cut the last `bad` bytes off. */
+static int cut_tail(const char *name, int fd, int64_t bad, const struct ckpt_hook *hook,
+                    struct err *err)
+{
     off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0)
         return err_set_errno(err, errno, "the commit log %s", name);
-    if (r.good < *n && sys_truncate(hook, fd, size - (*n - r.good)))
+    if (bad && sys_truncate(hook, fd, size - bad))
         return err_set_errno(err, errno, "cutting the torn end of the commit log %s", name);
-    *n = r.good;
     return 0;
 }
 
@@ -145,21 +151,61 @@ static int compact(int dirfd, const char *name, const char *bytes, int64_t n, in
     return rv;
 }
 
-/* Looks at the log as it is now, and leaves it ready for the next line. */
+/* Opened for appending, -1 with err. A log that is no file of ours is not touched. absent: errno
+ * is ENOENT then, and err as it was. */
+static int open_log(int dirfd, const char *name, bool *absent, struct stat *st,
+                    const struct ckpt_hook *hook, struct err *err)
+{
+    int fd = sys_open(hook, dirfd, name, O_RDWR | O_APPEND | O_NONBLOCK, 0);
+    *absent = fd < 0 && errno == ENOENT;
+    if (fd >= 0 && !fstat(fd, st) && S_ISREG(st->st_mode) && st->st_uid == geteuid())
+        return fd;
+    int errnum = errno;
+    if (fd >= 0 || errnum == ELOOP || errnum == EISDIR || errnum == ENXIO)
+        err_set(err, "the commit log %s is not a file of user %u, who runs this: move it away",
+                name, geteuid());
+    else if (!*absent)
+        err_set_errno(err, errnum, "opening the commit log %s", name);
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+int log_check(int dirfd, const char *name, const struct ckpt_hook *hook, struct err *err)
+{
+    struct stat st;
+    bool absent;
+    int fd = open_log(dirfd, name, &absent, &st, hook, err);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 || absent ? 0 : -1;
+}
+
+/* Looks at the log as it is now, and leaves it ready for the next line. One with a second name, in
+ * a backup made of hard links or anywhere, is left as it is, and a copy takes its place here. */
 static int prepare(int dirfd, const char *name, int keep_lines, const struct ckpt_hook *hook,
                    struct err *err)
 {
     char *bytes;
     int64_t n;
-    if (folder_read(dirfd, name, CKPT_LOG_MOST_BYTES, &bytes, &n))
-        return errno == ENOENT ? 0 : err_set_errno(err, errno, "reading the commit log %s", name);
-    int rv = 0, fd = sys_open(hook, dirfd, name, O_RDWR | O_APPEND, 0);
+    bool absent;
+    struct stat st;
+    int fd = open_log(dirfd, name, &absent, &st, hook, err);
     if (fd < 0)
-        rv = err_set_errno(err, errno, "opening the commit log %s", name);
-    else if (!(rv = cut_tail(name, fd, bytes, &n, hook, err)) && n > CKPT_LOG_COMPACT_BYTES)
-        rv = compact(dirfd, name, bytes, n, keep_lines, hook, err);
-    if (fd >= 0)
+        return absent ? 0 : -1;
+    if (folder_read(dirfd, name, CKPT_LOG_MOST_BYTES, &bytes, &n)) {
         close(fd);
+        return err_set_errno(err, errno, "reading the commit log %s", name);
+    }
+    int rv;
+    int64_t good = good_bytes(bytes, n);
+    if (good > CKPT_LOG_COMPACT_BYTES)
+        rv = compact(dirfd, name, bytes, good, keep_lines, hook, err);
+    else if (st.st_nlink > 1)
+        rv = compact(dirfd, name, bytes, good, INT_MAX, hook, err);
+    else
+        rv = cut_tail(name, fd, n - good, hook, err);
+    close(fd);
     free(bytes);
     return rv;
 }

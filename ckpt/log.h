@@ -31,9 +31,13 @@ struct log_reader {
 };
 int log_next(struct log_reader *r, const char **text, int64_t *n);
 
+/* Whether a line could be appended: there is no log yet, or it is a file of ours. */
+int log_check(int dirfd, const char *name, const struct ckpt_hook *hook, struct err *err);
+
 /* Appends a line and makes it durable; on failure the file is as before (or its tail does not
  * check). The file is made where missing; folder is synced then. One that has grown beyond
- * CKPT_LOG_COMPACT_BYTES is first replaced, by rename, with its newest keep_lines lines. */
+ * CKPT_LOG_COMPACT_BYTES is first replaced, by rename, with its newest keep_lines lines. One
+ * that has another name too (a hard link) is first replaced by a copy: what has that name keeps. */
 int log_append(int dirfd, const char *name, const char *text, int keep_lines,
                const struct ckpt_hook *hook, struct err *err);
 

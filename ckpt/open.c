@@ -14,6 +14,7 @@
 #include "crc.h"
 #include "engine.h"
 #include "folder.h"
+#include "log.h"
 #include "memory.h"
 
 static int check_options(const struct ckpt_options *o, const struct ckpt_io *io, struct err *err)
@@ -73,7 +74,7 @@ static int clear_predecessors(struct ckpt *c, const struct folder_list *list, st
         name_format(name, text);
         int age = engine_compare(c, &name->key);
         bool half_made = !name_complete(name->kind);
-        if (age > 0 || (age == 0 && half_made))
+        if (age >= 0)
             return err_set(
                 err,
                 "checkpoint folder %s: %s is there, made by epoch %" PRIu32 " generation %" PRIu32
@@ -116,6 +117,14 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
                    number_size(needed - free_bytes, lacks));
 }
 
+/* Not at the first commit, but now. */
+static int check_log(const struct ckpt *c, struct err *err)
+{
+    if (!c->leader || !log_check(c->dirfd, c->log_name, c->hook, err))
+        return 0;
+    return err_prefix(err, "checkpoint folder %s", c->dir);
+}
+
 static int prepare_folder(struct ckpt *c, struct err *err)
 {
     struct folder_list list;
@@ -124,7 +133,7 @@ static int prepare_folder(struct ckpt *c, struct err *err)
         folder_list(c->dirfd, c->run, &list, err))
         return -1;
     int rv = -1;
-    if (!clear_predecessors(c, &list, err) &&
+    if (!clear_predecessors(c, &list, err) && !check_log(c, err) &&
         !commits_read(&c->commits, c->dirfd, c->dir, c->run, &list, err) &&
         !check_space(c, &list, err))
         rv = writer_reserve(c, err);

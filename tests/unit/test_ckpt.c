@@ -360,7 +360,15 @@ static void test_open_refusals(void **unused)
     struct ckpt *second;
     refused(ckpt_open(&second, &bad, s.tensors, s.n, &io, &err),
             "a new start needs a higher epoch");
+    ok(help_checkpoint(c, 1, &err));
     ckpt_close(c, help_soon());
+    assert_int_equal(help_count(path, ".reserve"), 0);
+    refused(ckpt_open(&second, &bad, s.tensors, s.n, &io, &err), "a new start needs a higher");
+    bad.epoch++;
+    snprintf(deep, sizeof deep, "%s/run-1.n1.commits", path);
+    assert_int_equal(remove(deep), 0); /* not told by the first commit, but by now */
+    assert_int_equal(symlink("../elsewhere", deep), 0);
+    refused(open_bad(), "run-1.n1.commits is not a file of user");
     assert_int_equal(help_count(path, ".reserve"), 0);
 #undef open_bad
     state_free(&s);

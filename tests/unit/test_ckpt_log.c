@@ -2,6 +2,7 @@
 #include "ckpt_help.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <inttypes.h>
 
 #include "catalog.h"
@@ -162,6 +163,79 @@ static void test_append_shortens(void **unused)
     assert_int_equal(faccessat(dirfd, "log.new", F_OK, 0), -1);
     free(bytes);
     free(long_text);
+    close(dirfd);
+    help_remove(dir);
+}
+
+static void put(int dirfd, const char *name, const char *text)
+{
+    int fd = openat(dirfd, name, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+static void expect_text(int dirfd, const char *name, const char *wanted)
+{
+    char *bytes;
+    int64_t n;
+    assert_int_equal(folder_read(dirfd, name, 1 << 20, &bytes, &n), 0);
+    assert_string_equal(bytes, wanted);
+    free(bytes);
+}
+
+/* A log that has a second name, whatever it holds, is not written through that: what has the other
+ * name stays as it was, and the log goes on. */
+static void test_append_spares_hard_links(void **unused)
+{
+    (void)unused;
+    struct err err;
+    struct stat st;
+    char dir[256], wanted[256];
+    char *first = log_line("first"), *second = log_line("second");
+    help_scratch(dir, "/dev/shm");
+    int dirfd = open(dir, O_DIRECTORY | O_RDONLY);
+    put(dirfd, "letter", "dear all,\nthis is no log\n");
+    put(dirfd, "backup", first);
+    for (int i = 0; i < 2; i++) {
+        const char *other = i ? "backup" : "letter";
+        assert_int_equal(linkat(dirfd, other, dirfd, "log", 0), 0);
+        ok(log_append(dirfd, "log", "second", 64, NULL, &err));
+        expect_text(dirfd, other, i ? first : "dear all,\nthis is no log\n");
+        snprintf(wanted, sizeof wanted, "%s%s", i ? first : "", second);
+        expect_text(dirfd, "log", wanted);
+        assert_int_equal(fstatat(dirfd, "log", &st, 0), 0);
+        assert_int_equal(st.st_nlink, 1);
+        assert_int_equal(unlinkat(dirfd, "log", 0), 0);
+    }
+    free(first);
+    free(second);
+    close(dirfd);
+    help_remove(dir);
+}
+
+/* What is no file under the log's name is told before anything is appended, and left alone. */
+static void test_check(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    help_scratch(dir, "/dev/shm");
+    int dirfd = open(dir, O_DIRECTORY | O_RDONLY);
+    ok(log_check(dirfd, "log", NULL, &err));
+    put(dirfd, "other", "some text");
+    assert_int_equal(symlinkat("other", dirfd, "link"), 0);
+    assert_int_equal(symlinkat("nowhere", dirfd, "dangling"), 0);
+    assert_int_equal(mkfifoat(dirfd, "fifo", 0600), 0);
+    assert_int_equal(mkdirat(dirfd, "folder", 0700), 0);
+    static const char *const names[] = {"link", "dangling", "fifo", "folder"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        refused(log_check(dirfd, names[i], NULL, &err), "is not a file of user");
+        refused(log_append(dirfd, names[i], "text", 64, NULL, &err), "is not a file of user");
+    }
+    expect_text(dirfd, "other", "some text");
+    assert_int_equal(faccessat(dirfd, "nowhere", F_OK, 0), -1);
+    ok(log_append(dirfd, "log", "text", 64, NULL, &err));
+    ok(log_check(dirfd, "log", NULL, &err));
     close(dirfd);
     help_remove(dir);
 }
@@ -483,6 +557,8 @@ int main(void)
         cmocka_unit_test(test_damage_costs_one_line),
         cmocka_unit_test(test_append_cuts_torn_tail),
         cmocka_unit_test(test_append_shortens),
+        cmocka_unit_test(test_append_spares_hard_links),
+        cmocka_unit_test(test_check),
         cmocka_unit_test(test_records),
         cmocka_unit_test(test_join),
         cmocka_unit_test(test_names),
