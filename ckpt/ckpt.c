@@ -11,6 +11,7 @@
 #include "engine.h"
 #include "folder.h"
 #include "log.h"
+#include "memory.h"
 #include "record.h"
 
 /* With the lock held: until `idle` or the deadline. True: idle. */
@@ -220,9 +221,17 @@ int ckpt_adopt(struct ckpt *c, const char *record, struct err *err)
     pthread_mutex_lock(&c->lock);
     c->commits.restored = true;
     c->commits.restored_from = key;
+    c->commits.trial_step = key.step;
     int rv = commits_add(&c->commits, &key);
     pthread_mutex_unlock(&c->lock);
     return rv ? err_set(err, "out of memory") : 0;
+}
+
+void ckpt_try(struct ckpt *c, int64_t step)
+{
+    pthread_mutex_lock(&c->lock);
+    c->commits.trial_step = step;
+    pthread_mutex_unlock(&c->lock);
 }
 
 void ckpt_hold(struct ckpt *c, int64_t step)

@@ -168,7 +168,7 @@ struct ckpt_mark {
 };
 
 /* Steps after a restore within which the checkpoint may be to blame for one that is not finite; so
- * long the next older one is kept, too, where there is space. */
+ * long what would be restored in its place is kept, too, where there is space (retain.h). */
 enum { CKPT_TRIAL_STEPS = 10 };
 
 /* Say so, durably, in the folder's log (bad), or take it back. epoch, generation: of who says so;

@@ -120,6 +120,10 @@ void ckpt_memory_verify(struct ckpt_memory *m);
 int ckpt_open_filler(struct ckpt **out, const struct ckpt_tensor *tensors, int n_tensors,
                      const struct ckpt_io *io, struct err *err);
 
+/* The run goes on from a state in memory, of that step, and what was adopted is what it would go
+ * back to: it is kept, with those before it, until this state has proved good, too. */
+void ckpt_try(struct ckpt *c, int64_t step);
+
 /* No slot counts any more: what is in them leads nowhere. */
 void ckpt_memory_forget(struct ckpt_memory *m);
 

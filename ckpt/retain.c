@@ -8,6 +8,8 @@
 
 /* More than any `keep`; what is older than so many commits has long gone. */
 enum { COMMITS_MOST = 4096 };
+/* Fewer are not safe to drop from (retain.h). */
+enum { OWN_ON_TRIAL = 2 };
 
 int commits_add(struct commits *c, const struct ckpt_key *key)
 {
@@ -41,33 +43,40 @@ void commits_free(struct commits *c)
     memset(c, 0, sizeof *c);
 }
 
-/* This writer's newest commit is so near to what it restored that that may yet prove bad. */
+/* This writer's newest commit is so near to what the run went on from that that may yet prove bad.
+ */
 static bool on_trial(const struct commits *c)
 {
     return c->restored && !c->no_trial &&
-           (!c->own || c->keys[0].step - c->restored_from.step < CKPT_TRIAL_STEPS);
+           (!c->own || c->keys[0].step - c->trial_step < CKPT_TRIAL_STEPS);
 }
 
-/* What a restore would take if it did: the newest of an earlier step. */
-static bool is_next_older(const struct commits *c, const struct ckpt_key *file)
+/* Is it among the first `keep` that one restore after the other would take, if each proved bad? */
+static bool is_fallback(const struct commits *c, int keep, const struct ckpt_key *file)
 {
-    for (int i = 0; i < c->n; i++)
-        if (key_compare(&c->keys[i], &c->restored_from) < 0 &&
-            c->keys[i].step < c->restored_from.step)
-            return !key_compare(file, &c->keys[i]);
+    for (int i = 0, before = 0; i < c->n && before < keep; i++) {
+        int order = key_compare(&c->keys[i], &c->restored_from);
+        if (order > 0 || (order < 0 && c->keys[i].step >= c->restored_from.step))
+            continue;
+        if (!key_compare(file, &c->keys[i]))
+            return true;
+        before++;
+    }
     return false;
 }
 
 bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file)
 {
+    bool trial = on_trial(c);
+    int newest = trial && c->own > 0 && keep > OWN_ON_TRIAL ? OWN_ON_TRIAL : keep;
     if (!c->n || key_compare(file, &c->keys[0]) > 0)
         return true;
-    for (int i = 0; i < c->n && i < keep; i++)
+    for (int i = 0; i < c->n && i < newest; i++)
         if (!key_compare(file, &c->keys[i]))
             return true;
     if (c->held && !key_compare(file, &c->held_key))
         return true;
-    if (on_trial(c) && (!key_compare(file, &c->restored_from) || is_next_older(c, file)))
+    if (trial && is_fallback(c, keep, file))
         return true;
     return c->restored && c->own < keep && !key_compare(file, &c->restored_from);
 }

@@ -2,10 +2,14 @@
  *
  * Kept: the newest `keep` committed checkpoints; what is newer than the newest committed one (it
  * may be committed yet); and the checkpoint this run was restored from, until `keep` commits of its
- * own stand, as what lies between may be what could not be read; and one that is held. While what
- * was restored is on trial (CKPT_TRIAL_STEPS), it stays, and the next older one, which a restore
- * would take in its place: on a node, where there is space. Everything else of a lower or the same
- * (epoch, generation) goes. Checkpoints that are marked bad do not count.
+ * own stand, as what lies between may be what could not be read; and one that is held. Everything
+ * else of a lower or the same (epoch, generation) goes. Checkpoints that are marked bad do not
+ * count.
+ *
+ * While what was restored is on trial (CKPT_TRIAL_STEPS), the run's own commits are as suspect as
+ * that, and may all turn out bad with it; then a restore takes the next older one, and so on. So
+ * they take nobody's place: of them the newest two stay, and `keep` of what was there, from what
+ * was restored on. That is more than `keep`: on a node, where there is space.
  *
  * Two commits are what makes dropping at commit time safe: a rank drops step C after C's commit,
  * and C's commit is only begun when every rank has finished C, which it told after it had returned
@@ -23,7 +27,8 @@ struct commits {
     int own;                 /* committed by this writer */
     bool restored, no_trial; /* no_trial: no space is given to one */
     struct ckpt_key restored_from;
-    bool held; /* somebody reads it still: the drain to the shared folder */
+    int64_t trial_step; /* from which the trial counts: that one's, or of a newer state in memory */
+    bool held;          /* somebody reads it still: the drain to the shared folder */
     struct ckpt_key held_key;
 };
 

@@ -202,9 +202,9 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err);
 /* Step `step` (1-based) was not finite. All ranks get the same answer. */
 enum trial_verdict keeper_judge(const struct keeper *keeper, int64_t step);
 
-/* What was restored, and what has been committed since, is marked bad; or what was marked for the
- * same step is not any more (*newest: such a one's step). All ranks call, with no step under way;
- * then the keeper can only be closed. */
+/* What was restored (but for a state in memory), and what has been committed since, is marked bad;
+ * or what was marked for the same step is not any more (*newest: such a one's step). All ranks
+ * call, with no step under way; then the keeper can only be closed. */
 int keeper_condemn(struct keeper *keeper, int64_t step, struct err *err);
 int keeper_acquit(struct keeper *keeper, int64_t step, int64_t *newest, struct err *err);
 
@@ -222,6 +222,7 @@ char *keeper_claim(struct keeper *keeper, int64_t step, struct err *err);
 /* As rebuild_lost. */
 int keeper_rebuild(struct keeper *keeper, struct err *err);
 
+const struct ckpt_decision *keeper_on_disk(const struct keeper *keeper);
 int keeper_settle_copies(struct keeper *keeper, struct err *err);
 struct ckpt_io keeper_io(struct keeper *keeper);
 struct ckpt *keeper_filler(const struct keeper *keeper); /* NULL: nothing is to be restored */

@@ -18,7 +18,8 @@ struct keeper_memory {
     struct comm *comm;             /* for the mirror, until it has it; NULL: none */
     struct mirror mirror;          /* open from keeper_memory_start on, where slots are */
     struct snapshot snapshot;      /* the stream that its copies go on */
-    struct ckpt_decision recorded; /* where keeper.decision is of memory: the newest on disk */
+    struct ckpt_decision recorded; /* where keeper.decision is of memory: the newest on disk, be
+                                    * it of an earlier launch */
     struct ckpt *filler; /* where the plan has no files: what pieces are put together in */
     int (*note)(void *arg, int64_t step, char note[CKPT_MEMORY_NOTE], struct err *err);
     void *note_arg;    /* as in mirror_options; set before keeper_memory_start */

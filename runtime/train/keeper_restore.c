@@ -303,10 +303,11 @@ static int find_whole(struct keeper *keeper, struct err *err)
         keeper->rebuilt = 0;
         if (decide(keeper, err) || check_wish(keeper, err))
             return -1;
-        if (keeper->wish.epoch && d->written_epoch < keeper->wish.epoch)
-            ckpt_decision_free(d);
+        bool earlier = keeper->wish.epoch && d->written_epoch < keeper->wish.epoch;
         if (keeper_memory_find(keeper, err))
             return -1;
+        if (earlier && !d->memory)
+            ckpt_decision_free(d);
         if (!d->found)
             return 0;
         if (check_decision(keeper, d, err))
@@ -381,10 +382,25 @@ bool keeper_step_back(struct keeper *keeper)
     return may;
 }
 
+/* Of a decision that is of memory, what there was beside it. */
+const struct ckpt_decision *keeper_on_disk(const struct keeper *keeper)
+{
+    return keeper->decision.memory ? &keeper->memory.recorded : &keeper->decision;
+}
+
+static int adopt_file(struct keeper *keeper, const struct ckpt_decision *d, struct err *err)
+{
+    if (ckpt_adopt(keeper->ckpt, d->record, err))
+        return -1;
+    if (keeper->decision.memory)
+        ckpt_try(keeper->ckpt, keeper->decision.position.step);
+    return 0;
+}
+
 int keeper_adopt(struct keeper *keeper, struct err *err)
 {
     bool memory = keeper->decision.memory;
-    const struct ckpt_decision *d = memory ? &keeper->memory.recorded : &keeper->decision;
+    const struct ckpt_decision *d = keeper_on_disk(keeper);
     if (!d->found)
         return 0;
     /* From another run it was only read. */
@@ -394,6 +410,10 @@ int keeper_adopt(struct keeper *keeper, struct err *err)
     struct ckpt_mark own = {d->written_epoch, d->written_generation, d->position.step, 0};
     if (d->marked && keeper_mark(keeper, &own, 1, false, err))
         return -1;
+    /* Of an earlier launch, beside a state in memory: it is only what may have to be gone back to.
+     */
+    if (d->written_epoch < keeper->wish.epoch)
+        return adopt_file(keeper, d, err);
     keeper->committed = d->position.step;
     if (!memory || d->position.step == keeper->decision.position.step)
         keeper->saved = d->position.step;
@@ -401,7 +421,7 @@ int keeper_adopt(struct keeper *keeper, struct err *err)
         keeper->shared.copied = keeper->shared.told = d->position.step;
     if (keeper->shared.drain && ckpt_drain_adopt(keeper->shared.drain, d->record, err))
         return -1;
-    return ckpt_adopt(keeper->ckpt, d->record, err);
+    return adopt_file(keeper, d, err);
 }
 
 static int fill_whole(struct keeper *keeper, int number, struct err *err)

@@ -1,6 +1,7 @@
-/* keeper_trial.c - a step was not finite: mark the checkpoint that was restored, or take marks back
- * that prove wrong. trial.h decides; every node's log, and the shared folder's, hears it, so that
- * each later start goes by it, whichever nodes it has. */
+/* keeper_trial.c - a step was not finite: mark the checkpoint that was restored (of a state in
+ * memory: those that were made of it), or take marks back that prove wrong. trial.h decides; every
+ * node's log, and the shared folder's, hears it, so that each later start goes by it, whichever
+ * nodes it has. */
 #include "train/keeper.h"
 
 #include "drain.h"
@@ -18,7 +19,7 @@ enum trial_verdict keeper_judge(const struct keeper *keeper, int64_t step)
 {
     if (!is_own(keeper))
         return TRIAL_RUN;
-    return trial_judge(&keeper->decision, keeper->wish.exact, step);
+    return trial_judge(&keeper->decision, keeper_on_disk(keeper), keeper->wish.exact, step);
 }
 
 /* Each node's leader speaks for its folder, rank 0 for the shared one, whose thread must be idle:
@@ -54,9 +55,11 @@ static int quiesce(struct keeper *keeper, struct err *err)
 int keeper_condemn(struct keeper *keeper, int64_t step, struct err *err)
 {
     const struct ckpt_decision *d = &keeper->decision;
-    struct ckpt_mark marks[1 + CKPT_TRIAL_STEPS] = {
-        {d->written_epoch, d->written_generation, d->position.step, step}};
-    int n = 1;
+    struct ckpt_mark marks[1 + CKPT_TRIAL_STEPS];
+    int n = 0;
+    if (!d->memory)
+        marks[n++] =
+            (struct ckpt_mark){d->written_epoch, d->written_generation, d->position.step, step};
     for (int i = 0; i < keeper->n_trial_commits; i++)
         marks[n++] = (struct ckpt_mark){keeper->identity->epoch, keeper->identity->generation,
                                         keeper->trial_commits[i], step};
@@ -67,7 +70,7 @@ int keeper_condemn(struct keeper *keeper, int64_t step, struct err *err)
 
 int keeper_acquit(struct keeper *keeper, int64_t step, int64_t *newest, struct err *err)
 {
-    const struct ckpt_decision *d = &keeper->decision;
+    const struct ckpt_decision *d = keeper_on_disk(keeper);
     struct ckpt_mark *marks = calloc((size_t)d->n_marks + 1, sizeof *marks);
     int n = 0;
     *newest = -1;

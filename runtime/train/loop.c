@@ -169,11 +169,19 @@ static enum train_end not_finite(struct loop *l, int64_t step, const struct step
                 step, loss, norm, l->start, newer, advice);
         return TRAIN_DIVERGED;
     }
-    err_set(err,
-            "step %" PRId64 ": the loss is %g and the gradient norm %g, %" PRId64
-            " steps after the checkpoint of step %" PRId64
-            " was restored: that is marked bad, and the run goes back to the one before it",
-            step, loss, norm, step - l->start, l->start);
+    if (verdict == TRIAL_MEMORY)
+        err_set(err,
+                "step %" PRId64 ": the loss is %g and the gradient norm %g, %" PRId64
+                " steps after the state of step %" PRId64
+                " was taken from the nodes' memory: that is "
+                "given up, and the run goes back to the newest checkpoint on disk",
+                step, loss, norm, step - l->start, l->start);
+    else
+        err_set(err,
+                "step %" PRId64 ": the loss is %g and the gradient norm %g, %" PRId64
+                " steps after the checkpoint of step %" PRId64
+                " was restored: that is marked bad, and the run goes back to the one before it",
+                step, loss, norm, step - l->start, l->start);
     return event(l, "note", step, err->text, err) ? TRAIN_FAILED : TRAIN_BACK;
 }
 

@@ -8,17 +8,15 @@
 
 #include <cmocka.h>
 
-#include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "gtrain.h"
 #include "mark.h"
 #include "retain.h"
+#include "spoil.h"
 #include "train/trial.h"
 #include "train_rig.h"
 
@@ -38,34 +36,56 @@ static void test_judge(void **state)
 {
     (void)state;
     struct ckpt_mark marks[] = {{2, 1, 100, 105}, {3, 1, 102, 105}, {1, 1, 60, 61}};
+    enum from { NOTHING, DISK, OLDEST /* nothing is older */, MEMORY, MEMORY_ALONE };
     static const struct {
-        bool found, named, older;
+        enum from from;
+        bool named;
         int64_t restored, step;
         int n_marks;
+        uint32_t epoch; /* of what was restored */
         enum trial_verdict verdict;
     } table[] = {
-        {false, false, false, 0, 5, 0, TRIAL_RUN},
-        {true, false, true, 100, 101, 0, TRIAL_CHECKPOINT},
-        {true, false, true, 100, 110, 0, TRIAL_CHECKPOINT},
-        {true, false, true, 100, 111, 0, TRIAL_RUN},        /* too late */
-        {true, true, true, 100, 101, 0, TRIAL_RUN},         /* asked for by its name */
-        {true, false, false, 100, 101, 0, TRIAL_RUN},       /* there is nothing older */
-        {true, false, true, 90, 105, 2, TRIAL_AGAIN},       /* as from 100, however late */
-        {true, true, true, 90, 105, 2, TRIAL_AGAIN},        /* whoever asked */
-        {true, false, true, 100, 105, 1, TRIAL_CHECKPOINT}, /* its own mark proves nothing */
-        {true, false, true, 90, 91, 2, TRIAL_CHECKPOINT},   /* another step: damaged as well */
-        {true, false, true, 90, 106, 2, TRIAL_RUN},
-        {true, false, true, 55, 61, 3, TRIAL_AGAIN},
+        {NOTHING, false, 0, 5, 0, 2, TRIAL_RUN},
+        {DISK, false, 100, 101, 0, 2, TRIAL_CHECKPOINT},
+        {DISK, false, 100, 110, 0, 2, TRIAL_CHECKPOINT},
+        {DISK, false, 100, 111, 0, 2, TRIAL_RUN},        /* too late */
+        {DISK, true, 100, 101, 0, 2, TRIAL_RUN},         /* asked for by its name */
+        {OLDEST, false, 100, 101, 0, 2, TRIAL_RUN},      /* there is nothing older */
+        {DISK, false, 90, 105, 2, 2, TRIAL_AGAIN},       /* as from 100, however late */
+        {DISK, true, 90, 105, 2, 2, TRIAL_AGAIN},        /* whoever asked */
+        {DISK, false, 100, 105, 1, 2, TRIAL_CHECKPOINT}, /* its own mark proves nothing */
+        {DISK, false, 90, 91, 2, 2, TRIAL_CHECKPOINT},   /* another step: damaged as well */
+        {DISK, false, 90, 106, 2, 2, TRIAL_RUN},
+        {DISK, false, 55, 61, 3, 2, TRIAL_AGAIN},
+        /* Epochs 2 and 3 may have begun with it, and be bad because it is. */
+        {DISK, false, 99, 105, 2, 1, TRIAL_CHECKPOINT},
+        {OLDEST, false, 99, 105, 2, 1, TRIAL_AGAIN}, /* it cannot be found out */
+        {DISK, false, 90, 105, 2, 1, TRIAL_AGAIN},   /* nor so late */
+        {DISK, false, 100, 105, 2, 2, TRIAL_CHECKPOINT},
+        {MEMORY, false, 100, 101, 0, 4, TRIAL_MEMORY},
+        {MEMORY, false, 100, 110, 0, 4, TRIAL_MEMORY},
+        {MEMORY, false, 100, 111, 0, 4, TRIAL_RUN},
+        {MEMORY_ALONE, false, 100, 101, 0, 4, TRIAL_RUN}, /* nothing to go back to */
+        {MEMORY, false, 103, 105, 2, 4, TRIAL_AGAIN},     /* it came from an older one than those */
+        {MEMORY, false, 103, 104, 2, 4, TRIAL_MEMORY},
+        {MEMORY_ALONE, false, 90, 105, 2, 4, TRIAL_AGAIN},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        struct ckpt_decision d = {.found = table[i].found,
-                                  .older = table[i].older,
-                                  .position = {table[i].restored, 0},
-                                  .written_epoch = 2,
-                                  .written_generation = 1,
-                                  .marks = marks,
-                                  .n_marks = table[i].n_marks};
-        enum trial_verdict got = trial_judge(&d, table[i].named, table[i].step);
+        enum from from = table[i].from;
+        struct ckpt_decision disk = {.found = from != NOTHING && from != MEMORY_ALONE,
+                                     .older = from == DISK,
+                                     .position = {table[i].restored, 0},
+                                     .written_epoch = table[i].epoch,
+                                     .written_generation = 1,
+                                     .marks = marks,
+                                     .n_marks = table[i].n_marks},
+                             memory = {.found = true,
+                                       .memory = true,
+                                       .position = {table[i].restored, 0},
+                                       .written_epoch = table[i].epoch,
+                                       .written_generation = 1};
+        enum trial_verdict got =
+            trial_judge(from >= MEMORY ? &memory : &disk, &disk, table[i].named, table[i].step);
         if (got != table[i].verdict)
             fail_msg("row %zu: %d, not %d", i, (int)got, (int)table[i].verdict);
     }
@@ -158,35 +178,54 @@ static void test_decide(void **state)
     }
 }
 
-/* Epoch 2 went on from step 100 of epoch 1, which had committed 80, 90 and 100; two are kept. */
+/* Epoch 2 went on from step 100 of epoch 1, which had committed 70, 80, 90 and 100; or from a state
+ * in memory, later than that. */
 static void test_retention(void **state)
 {
     (void)state;
-    struct ckpt_key keys[] = {{2, 1, 0}, {2, 1, 0}, {1, 1, 100}, {1, 1, 90}, {1, 1, 80}};
     static const struct {
-        int own;
-        int64_t newest[2]; /* of epoch 2 */
+        int keep, own;
+        int64_t newest[3]; /* of epoch 2 */
+        int64_t trial;
         bool no_trial;
-        int64_t stays[3]; /* of epoch 1, by step: 100, 90, 80 */
+        const char *stays; /* of epoch 2, then of epoch 1: "1" or "0" */
     } table[] = {
-        {0, {0, 0}, false, {1, 1, 0}},     {1, {101, 0}, false, {1, 1, 0}},
-        {2, {102, 101}, false, {1, 1, 0}}, {2, {109, 108}, false, {1, 1, 0}},
-        {2, {110, 105}, false, {0, 0, 0}}, {2, {102, 101}, true, {0, 0, 0}},
-        {1, {101, 0}, true, {1, 0, 0}},
+        {2, 0, {0}, 100, false, "1100"},
+        {2, 1, {101}, 100, false, "11100"},
+        {2, 2, {102, 101}, 100, false, "111100"},
+        {2, 2, {109, 108}, 100, false, "111100"},
+        {2, 2, {110, 105}, 100, false, "110000"},
+        {2, 2, {102, 101}, 100, true, "110000"},
+        {2, 1, {101}, 100, true, "11000"},
+        /* All that the plan keeps, however many of its own a run writes: each may prove bad. */
+        {3, 0, {0}, 100, false, "1110"},
+        {3, 1, {101}, 100, false, "11110"},
+        {3, 3, {103, 102, 101}, 100, false, "1101110"},
+        {3, 3, {110, 109, 108}, 100, false, "1110000"},
+        {3, 3, {103, 102, 101}, 100, true, "1110000"},
+        {4, 2, {102, 101}, 100, false, "111111"},
+        /* From step 120 in memory. */
+        {2, 2, {125, 121}, 120, false, "111100"},
+        {2, 3, {129, 125, 121}, 120, false, "1101100"},
+        {2, 2, {130, 125}, 120, false, "110000"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         int own = table[i].own;
+        struct ckpt_key keys[7] = {{0}};
         for (int k = 0; k < own; k++)
-            keys[2 - own + k].step = table[i].newest[k];
-        struct commits c = {.keys = keys + 2 - own,
-                            .n = 3 + own,
+            keys[k] = (struct ckpt_key){2, 1, table[i].newest[k]};
+        for (int k = 0; k < 4; k++)
+            keys[own + k] = (struct ckpt_key){1, 1, 100 - 10 * k};
+        struct commits c = {.keys = keys,
+                            .n = own + 4,
                             .own = own,
                             .restored = true,
                             .no_trial = table[i].no_trial,
-                            .restored_from = {1, 1, 100}};
-        for (int k = 0; k < 3; k++)
-            if (retain_file(&c, 2, &keys[2 + k]) != (table[i].stays[k] != 0))
-                fail_msg("row %zu: step %d", i, (int)keys[2 + k].step);
+                            .restored_from = {1, 1, 100},
+                            .trial_step = table[i].trial};
+        for (int k = 0; k < c.n; k++)
+            if (retain_file(&c, table[i].keep, &keys[k]) != (table[i].stays[k] == '1'))
+                fail_msg("row %zu: step %d", i, (int)keys[k].step);
     }
 }
 
@@ -201,111 +240,17 @@ static void make_folder(void)
     snprintf(dir, sizeof dir, "%s/checkpoints/" RUN, folder);
 }
 
-static void decide(struct ckpt_decision *d)
-{
-    struct err err;
-    char *blob = ckpt_scan(dir, "here", RUN, &err);
-    assert_non_null(blob);
-    ok(ckpt_decide((const char *const *)&blob, 1, -1, d, &err));
-    free(blob);
-}
+static const struct spoil here = {
+    .dir = dir, .run_id = RUN, .world = WORLD, .tensor = "model.norm.weight"};
 
 static int64_t newest(int *marks)
 {
-    struct ckpt_decision d;
-    decide(&d);
-    int64_t step = d.found ? d.position.step : -1;
-    if (marks)
-        *marks = d.n_marks;
-    ckpt_decision_free(&d);
-    return step;
+    return spoil_newest(&here, marks);
 }
 
-struct spoiler {
-    pthread_mutex_t lock; /* copy_out comes from two threads, a file is read by one at a time */
-    struct ckpt_file *file;
-    struct ckpt_tensor tensors[512];
-};
-
-/* The file's bytes; the first weight's are NaN. */
-static int spoil_out(void *arg, int index, void *host, struct err *err)
-{
-    struct spoiler *s = arg;
-    const struct ckpt_tensor *t = &s->tensors[index];
-    pthread_mutex_lock(&s->lock);
-    int rv = ckpt_file_read(s->file, index, host, err);
-    pthread_mutex_unlock(&s->lock);
-    if (rv)
-        return -1;
-    if (!strcmp(t->name, "model.norm.weight"))
-        for (int64_t i = 0; i < t->shape[0]; i++)
-            ((double *)host)[i] = NAN;
-    return 0;
-}
-
-static int spoil_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,
-                    struct err *err)
-{
-    (void)arg, (void)index, (void)at, (void)host, (void)bytes;
-    return err_set(err, "nothing is read back");
-}
-
-/* Rank's file of the newest checkpoint, spoilt, as that of `step` and `epoch`: its claim. */
-static char *spoil_rank(const struct ckpt_decision *d, struct ckpt **c, int rank, int64_t step,
-                        uint32_t epoch)
-{
-    struct err err;
-    struct spoiler *s = calloc(1, sizeof *s);
-    struct ckpt_io io = {.copy_out = spoil_out, .copy_in = spoil_in, .arg = s};
-    struct ckpt_options o = {.dir = dir,
-                             .node = "here",
-                             .run_id = RUN,
-                             .rank = rank,
-                             .world = WORLD,
-                             .epoch = epoch,
-                             .generation = 1,
-                             .plan_hash = d->plan_hash,
-                             .keep = 9,
-                             .leader = rank == 0};
-    struct ckpt_position position = {step, step * 8};
-    pthread_mutex_init(&s->lock, NULL);
-    ok(ckpt_file_open(&s->file, d->places[rank].path, &err));
-    int n = ckpt_file_count(s->file);
-    assert_in_range(n, 1, 512);
-    for (int i = 0; i < n; i++)
-        ckpt_file_tensor(s->file, i, &s->tensors[i]);
-    ok(ckpt_open(c, &o, s->tensors, n, &io, &err));
-    ok(ckpt_save(*c, &position, NULL, &err));
-    ok(ckpt_wait(*c, clock_ms() + 60000, &err));
-    char *claim = ckpt_claim(*c, step, &err);
-    assert_non_null(claim);
-    ckpt_file_close(s->file);
-    pthread_mutex_destroy(&s->lock);
-    free(s);
-    return claim;
-}
-
-/* A committed checkpoint, whole by every checksum, of which nothing can be made. */
 static void spoil(int64_t step, uint32_t epoch)
 {
-    struct err err;
-    struct ckpt_decision d;
-    struct ckpt *c[WORLD];
-    char *claims[WORLD];
-    decide(&d);
-    assert_true(d.found && d.world == WORLD);
-    for (int rank = 0; rank < WORLD; rank++)
-        claims[rank] = spoil_rank(&d, &c[rank], rank, step, epoch);
-    char *record = ckpt_record((const char *const *)claims, WORLD, &err);
-    assert_non_null(record);
-    for (int rank = 0; rank < WORLD; rank++) {
-        ok(ckpt_commit(c[rank], step, record, &err));
-        free(claims[rank]);
-    }
-    for (int rank = 0; rank < WORLD; rank++)
-        ckpt_close(c[rank], clock_ms() + 60000);
-    free(record);
-    ckpt_decision_free(&d);
+    spoil_disk(&here, step, epoch);
 }
 
 static struct rig_run run_of(uint32_t epoch)
@@ -513,8 +458,10 @@ static void test_divergent(void **state)
     int64_t first = last + r.n + 1;
     assert_in_range(newest(&marks), 1, last - 1);
     assert_true(marks > 0); /* what it has committed since is marked, too */
-    run.epoch = 4;
-    rig_train(&run, &again);
+    do { /* once more where the older one is of the epoch before: the newer may come from it */
+        run.epoch++;
+        rig_train(&run, &again);
+    } while (again.end == TRAIN_BACK && run.epoch < 9);
     if (again.end != TRAIN_DIVERGED || !strstr(again.err.text, "the run itself has diverged"))
         fail_msg("ended with %d: %s", (int)again.end, again.err.text);
     assert_true(again.first <= last);
