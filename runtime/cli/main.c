@@ -6,9 +6,11 @@
 #include "train/session.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct cli_command commands[] = {
     {"ckpt", "list checkpoints, verify them, drop old ones, bring weights in and out", cli_ckpt},
@@ -77,10 +79,20 @@ static int run(int argc, char **argv)
     return EXIT_USAGE;
 }
 
+/* What the caller has closed of the standard three is held by something that cannot be written to:
+ * the first files opened would have their numbers, and get what is printed. */
+static void hold_standard(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDONLY) < 0)
+            break;
+}
+
 /* What was printed counts only once it is out: a full disk must not look like success. (A reader
  * that has gone away ends us by SIGPIPE, as it does any filter.) */
 int main(int argc, char **argv)
 {
+    hold_standard();
     int code = run(argc, argv);
     errno = 0;
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_OK) {

@@ -50,6 +50,20 @@ static void test_reader_goes_away(void **state)
     assert_string_equal(text, "step 0: start: from first weights\n0\n6\n");
 }
 
+/* Started without standard outputs: what would have been printed goes into no file that is opened
+ * in their place. */
+static void test_closed_outputs(void **state)
+{
+    char text[4096];
+    (void)state;
+    int rc = run("$g train --plan plan.yaml --local --dir closed >&- 2>&-; echo $?; "
+                 "grep -rl tokens/s closed disk; wc -l <closed/lock; wc -l <closed/metrics.jsonl; "
+                 "$g ckpt verify closed >&-; echo $?; rm -rf closed disk",
+                 text);
+    assert_int_equal(rc, 0);
+    assert_string_equal(text, "0\n1\n6\ngtrain: standard output: Bad file descriptor\n1\n");
+}
+
 /* What Slurm sends once may arrive twice. The step is a long one, so that it has not ended by then;
  * the plan is kept small, but for its sizes. */
 static void test_signal_twice(void **state)
@@ -145,9 +159,8 @@ static int drop_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reader_goes_away),
-        cmocka_unit_test(test_generate_on_terminal),
-        cmocka_unit_test(test_generate_elsewhere),
+        cmocka_unit_test(test_reader_goes_away),   cmocka_unit_test(test_generate_on_terminal),
+        cmocka_unit_test(test_generate_elsewhere), cmocka_unit_test(test_closed_outputs),
         cmocka_unit_test(test_signal_twice),
     };
     return cmocka_run_group_tests_name("train cli", tests, make_folder, drop_folder);
