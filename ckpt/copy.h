@@ -6,7 +6,8 @@
  * so whoever looks for the file (ckpt_decide) finds it here as well. Where both nodes have the same
  * folder it is there already, and nothing is written.
  *
- * A thread writes. Not thread-safe; one a rank. Functions return 0, or -1 with err set. */
+ * A thread writes. One a rank. One thread may put while another asks what is finished, and waits.
+ * Functions return 0, or -1 with err set. */
 #ifndef GTRAIN_CKPT_COPY_H
 #define GTRAIN_CKPT_COPY_H
 

@@ -96,7 +96,8 @@ struct ckpt_parity_options {
 /* Bytes of such a file; 0 with err: it cannot be. */
 int64_t ckpt_parity_bytes(const struct ckpt_parity_options *options, struct err *err);
 
-/* A thread writes. Not thread-safe; one a rank. */
+/* A thread writes. One a rank. One thread may begin, add and go on to the next, while another asks
+ * what is finished, waits and claims. */
 int ckpt_parity_open(struct ckpt_parity **out, const struct ckpt_parity_options *options,
                      struct err *err);
 const struct parity_code *ckpt_parity_code(const struct ckpt_parity *p);
@@ -133,7 +134,7 @@ void ckpt_parity_close(struct ckpt_parity *p);
 
 /* ---- reading elements, each byte checked ---- */
 
-/* A member's file, or the file of its parities. */
+/* A member's file, where place has its image out of that; or the file of its parities. */
 struct parity_source;
 int parity_source_open(struct parity_source **out, const struct ckpt_place *place,
                        const struct parity_code *code, int member, bool parities, struct err *err);

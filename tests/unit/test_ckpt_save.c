@@ -208,12 +208,44 @@ static void test_close_cancels_the_copy(void **in)
     assert_int_equal(help_count(s->dir, ".reserve"), 0);
 }
 
+/* What the file holds is in memory until the next save begins, and no longer. */
+static void test_image_of_the_file(void **in)
+{
+    struct scene *s = *in;
+    struct err err;
+    struct ckpt_place place;
+    begin(s, 1);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    wait_all(s);
+    ok(ckpt_own_file(s->ckpt, 1, &place, &err));
+    assert_non_null(place.image);
+    unsigned char *file = malloc((size_t)place.bytes);
+    FILE *f = fopen(place.path, "re");
+    assert_non_null(f);
+    assert_int_equal(fread(file, 1, (size_t)place.bytes, f), place.bytes);
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+    assert_memory_equal(place.image, file, (size_t)place.bytes);
+    free(file);
+    free(place.node), free(place.path);
+    begin(s, 2);
+    ok(ckpt_own_file(s->ckpt, 1, &place, &err));
+    assert_null(place.image);
+    free(place.node), free(place.path);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    wait_all(s);
+    ok(ckpt_own_file(s->ckpt, 1, &place, &err));
+    assert_null(place.image);
+    free(place.node), free(place.path);
+}
+
 #define scene_test(f) cmocka_unit_test_setup_teardown(f, scene_make, scene_end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         scene_test(test_state_may_change_after_the_join),
+        scene_test(test_image_of_the_file),
         scene_test(test_join_helps),
         scene_test(test_begin_does_not_wait),
         scene_test(test_failed_copy_is_told_by_the_join),
