@@ -8,7 +8,7 @@
 #include "crc.h"
 #include "train/partner.h"
 
-enum { ENCODE_TAG = (3 << 20) + 2 }; /* beside reshard's and partner's */
+enum { ENCODE_TAG = 2 };
 
 /* ---- who is in a group with whom ---- */
 
@@ -91,8 +91,7 @@ int encode_find(struct encode *p, struct comm *comm, const struct mesh *mesh,
 {
     int world = mesh->world;
     struct seat mine, *seats = calloc((size_t)world, sizeof *seats);
-    *p = (struct encode){
-        .comm = comm, .identity = identity, .keeps = plan->checkpoint.group_parities, .done = -1};
+    *p = (struct encode){.identity = identity, .keeps = plan->checkpoint.group_parities};
     memset(&mine, 0, sizeof mine); /* it travels whole */
     partner_sit(identity, &mine.where);
     mine.file_bytes = file_bytes;
@@ -120,7 +119,7 @@ struct head {
 
 int encode_open(struct encode *p, const char *dir, uint64_t plan_hash, struct err *err)
 {
-    if (!p->comm || p->writer)
+    if (!p->identity || p->writer)
         return 0;
     struct ckpt_parity_options o = options_of(p, dir, plan_hash);
     size_t message = sizeof(struct head) + (size_t)p->keeps * PARITY_CHUNK;
@@ -131,12 +130,19 @@ int encode_open(struct encode *p, const char *dir, uint64_t plan_hash, struct er
     return ckpt_parity_open(&p->writer, &o, err);
 }
 
+int encode_peers(const struct encode *p, int to[PARITY_MEMBERS_MAX], int from[PARITY_MEMBERS_MAX])
+{
+    for (int turn = 1; turn < p->members; turn++) {
+        to[turn - 1] = p->ranks[(p->member - turn + p->members) % p->members];
+        from[turn - 1] = p->ranks[(p->member + turn) % p->members];
+    }
+    return p->members - 1;
+}
+
 int encode_begin(struct encode *p, struct ckpt *own, const struct ckpt_position *position,
                  struct err *err)
 {
     struct ckpt_place place;
-    if (!p->comm || p->source || position->step <= p->done)
-        return 0;
     if (ckpt_own_file(own, position->step, &place, err))
         return -1;
     int rv = place.bytes == p->bytes[p->member]
@@ -149,9 +155,8 @@ int encode_begin(struct encode *p, struct ckpt *own, const struct ckpt_position 
     free(place.path);
     if (rv)
         return -1;
-    p->position = *position;
+    p->step = position->step;
     p->chunk = 0;
-    p->turn = 1;
     return ckpt_parity_begin(p->writer, position, err);
 }
 
@@ -173,7 +178,7 @@ static int fill_message(struct encode *p, int holder, size_t *n, struct err *err
                         .generation = p->identity->generation,
                         .rank = p->identity->rank,
                         .crc = crc32c(0, to, *n),
-                        .step = p->position.step,
+                        .step = p->step,
                         .chunk = p->chunk,
                         .n = (int64_t)*n};
     memcpy(p->out, &head, sizeof head);
@@ -186,12 +191,12 @@ static int check_message(const struct encode *p, int source, size_t n, struct er
     struct head h;
     memcpy(&h, p->in, sizeof h);
     if (h.epoch != id->epoch || h.generation != id->generation || h.rank != p->ranks[source] ||
-        h.step != p->position.step || h.chunk != p->chunk || h.n != (int64_t)n)
+        h.step != p->step || h.chunk != p->chunk || h.n != (int64_t)n)
         return err_set(err,
                        "a chunk of rank %d's checkpoint of epoch %u, generation %u, step %lld came "
                        "for parity, but rank %d's of %u, %u, %lld is expected",
                        h.rank, h.epoch, h.generation, (long long)h.step, p->ranks[source],
-                       id->epoch, id->generation, (long long)p->position.step);
+                       id->epoch, id->generation, (long long)p->step);
     if (h.crc != crc32c(0, p->in + sizeof h, n))
         return err_set(err, "a chunk of rank %d's checkpoint came damaged", h.rank);
     return 0;
@@ -199,13 +204,13 @@ static int check_message(const struct encode *p, int source, size_t n, struct er
 
 /* One message each way. As many bytes go as come: in a turn, all members meet one that is as far
  * away. */
-static int exchange(struct encode *p, struct err *err)
+static int exchange(struct encode *p, struct comm *comm, int turn, struct err *err)
 {
-    int holder = (p->member - p->turn + p->members) % p->members;
-    int source = (p->member + p->turn) % p->members;
+    int holder = (p->member - turn + p->members) % p->members;
+    int source = (p->member + turn) % p->members;
     size_t n;
     if (fill_message(p, holder, &n, err) ||
-        comm_host_exchange(p->comm, p->out, sizeof(struct head) + n, p->ranks[holder], p->in,
+        comm_host_exchange(comm, p->out, sizeof(struct head) + n, p->ranks[holder], p->in,
                            sizeof(struct head) + n, p->ranks[source], ENCODE_TAG, err) ||
         check_message(p, source, n, err) ||
         ckpt_parity_add(p->writer, source, p->in + sizeof(struct head), n, err))
@@ -213,40 +218,19 @@ static int exchange(struct encode *p, struct err *err)
     return 0;
 }
 
-/* On to the next turn, chunk, or the end. */
-static int advance(struct encode *p, struct err *err)
+int encode_run(struct encode *p, struct background *b, struct err *err)
 {
-    if (++p->turn < p->members)
-        return 0;
-    p->turn = 1;
-    if (ckpt_parity_next(p->writer, err))
-        return -1;
-    if (++p->chunk < ckpt_parity_code(p->writer)->chunks)
-        return 0;
+    for (int64_t chunks = ckpt_parity_code(p->writer)->chunks; p->chunk < chunks; p->chunk++) {
+        for (int turn = 1; turn < p->members; turn++) {
+            if (exchange(p, b->comm, turn, err))
+                return -1;
+            background_moved(b);
+        }
+        if (ckpt_parity_next(p->writer, err))
+            return -1;
+    }
     parity_source_close(p->source);
     p->source = NULL;
-    p->done = p->position.step;
-    return 0;
-}
-
-int encode_turn(struct encode *p, int64_t every, struct err *err)
-{
-    if (!p->source)
-        return 0;
-    /* Over well before the next is due; of what all members count alike. */
-    int64_t all = (p->members - 1) * ckpt_parity_code(p->writer)->chunks;
-    int64_t messages = every > 0 ? (2 * all + every - 1) / every : 1;
-    for (; p->source && messages > 0; messages--)
-        if (exchange(p, err) || advance(p, err))
-            return -1;
-    return 0;
-}
-
-int encode_settle(struct encode *p, struct err *err)
-{
-    while (p->source)
-        if (exchange(p, err) || advance(p, err))
-            return -1;
     return 0;
 }
 
@@ -256,5 +240,5 @@ void encode_close(struct encode *p)
     ckpt_parity_close(p->writer);
     free(p->out);
     free(p->in);
-    *p = (struct encode){.done = -1};
+    *p = (struct encode){.identity = NULL};
 }

@@ -1,13 +1,22 @@
 /* encode.h - ranks of a group keep parity of each other's checkpoint files (ckpt/parity.h).
  *
- * Once the tally has told that every rank's file of a step is durable, all ranks begin, at the same
- * step, without asking anybody. Between two steps each then sends the others of its group chunks of
- * its file, as many as all of them do, and gets theirs: in turn x a member sends to the one x
- * before it and receives from the one x behind it, so that each is busy with one at a time and
- * nobody waits in a circle. What comes is added to the sums of the parities this rank keeps. Before
- * the next save begins, the parities of the one before are complete. Every message says whose it
- * is, of which epoch, generation, step and chunk, with a checksum, and is refused if that is not
- * what is expected. */
+ * Once the tally has told that every rank's file of a step is durable, all ranks begin, without
+ * asking anybody, and training goes on: a thread of each rank (background.h) sends the others of
+ * its group chunks of its file, as it still stands in the writer's memory, and gets theirs. In turn
+ * x of a chunk a member sends to the one x before it and receives from the one x behind it, so that
+ * each is busy with one at a time. What comes is added to the sums of the parities this rank keeps;
+ * another thread writes those (parity_write.c). Before the next save begins, the parities of the
+ * one before are complete. Every message says whose it is, of which epoch, generation, step and
+ * chunk, with a checksum, and is refused if that is not what is expected.
+ *
+ * Why nobody waits in a circle, however unequal the members are: all go through the same row of
+ * (step, chunk, turn), each at its own speed, as saves are the same on all and one is not begun
+ * before the parity of the one before is complete. In a turn a member starts its send and its
+ * receive, and only then waits for both. Of those that are not at the end take one that is the
+ * least far in the row: whom it sends to and whom it receives from have been through the same turn,
+ * or are in it and start both halves without waiting for anybody. So its turn ends. Between turns a
+ * member waits for its own disk alone, which has a deadline, and never for its training thread;
+ * that one waits for its own thread here, and otherwise talks on another comm. */
 #ifndef GTRAIN_ENCODE_H
 #define GTRAIN_ENCODE_H
 
@@ -15,26 +24,23 @@
 #include "comm/mesh.h"
 #include "parity.h"
 #include "plan/plan.h"
-#include "train/identity.h"
+#include "train/background.h"
 #include "train/encode_group.h"
+#include "train/identity.h"
 
 struct encode {
-    struct comm *comm; /* NULL: the plan asks for none */
-    const struct train_identity *identity;
+    const struct train_identity *identity; /* NULL: the plan asks for none */
     int members, keeps, member;
     int group;                         /* its name in the record */
     int ranks[PARITY_MEMBERS_MAX];     /* of the members */
     int64_t bytes[PARITY_MEMBERS_MAX]; /* of their files */
     int64_t file_bytes;                /* of this rank's parities */
     struct ckpt_parity *writer;
-    unsigned char *out, *in; /* a message each: head, then chunks */
 
-    /* The step under way. */
-    struct parity_source *source; /* this rank's file; NULL: none is */
-    struct ckpt_position position;
-    int64_t chunk;
-    int turn;     /* 1 to members - 1 */
-    int64_t done; /* newest step of which all is with the writer, -1: none */
+    /* From encode_begin on the thread's, until encode_run is over. */
+    unsigned char *out, *in;      /* a message each: head, then chunks */
+    struct parity_source *source; /* this rank's file; NULL: none is under way */
+    int64_t step, chunk;          /* of the file; of the segments */
 };
 
 /* Who is in a group with whom: all ranks call, with the bytes of their files. A failure that does
@@ -47,17 +53,18 @@ int encode_find(struct encode *p, struct comm *comm, const struct mesh *mesh,
 /* Once the folder is there. */
 int encode_open(struct encode *p, const char *dir, uint64_t plan_hash, struct err *err);
 
-/* Every rank's file of a step is durable, and this is the newest such: its turn. All ranks call
- * with the same. Does nothing where it is known. */
+/* The other members: in turn i + 1 this rank sends to to[i] and receives from from[i]. Returns how
+ * many turns a chunk has. */
+int encode_peers(const struct encode *p, int to[PARITY_MEMBERS_MAX], int from[PARITY_MEMBERS_MAX]);
+
+/* Every rank's file of a step is durable: its turn. own must not save again until encode_run is
+ * over. No network. */
 int encode_begin(struct encode *p, struct ckpt *own, const struct ckpt_position *position,
                  struct err *err);
 
-/* Between two steps: so many messages that the file is over well before the next is due, `every`
- * steps (0: not known) after it. All ranks call, with the same. */
-int encode_turn(struct encode *p, int64_t every, struct err *err);
-
-/* All ranks call: what is under way to its end. */
-int encode_settle(struct encode *p, struct err *err);
+/* After that, in the thread: all of it, up to what the writer has still to write. All members
+ * call. */
+int encode_run(struct encode *p, struct background *b, struct err *err);
 
 void encode_close(struct encode *p);
 

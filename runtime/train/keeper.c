@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURN_BYTES = 1 << 20 };    /* to a partner between two steps, at least */
 enum { CLAIM_MAX_BYTES = 65536 }; /* a claim is one line: node, path, sizes */
 
 /* FNV-1a: only told apart, never trusted. */
@@ -91,6 +90,7 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                 struct err *err)
 {
     *keeper = (struct keeper){.memory = keeper->memory,
+                              .side = keeper->side,
                               .plan = plan,
                               .k = k,
                               .comm = comm,
@@ -100,7 +100,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .identity = identity,
                               .shared = {.flight = -1, .copied = -1, .told = -1},
                               .restoring = true,
-                              .partner = {.to = -1, .from = -1, .fd = -1},
+                              .partner = {.to = -1, .from = -1},
+                              .carried = -1,
                               .written = -1,
                               .damaged_file = -1,
                               .troubled = -1,
@@ -167,6 +168,8 @@ int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
     if (keeper->ckpt && ckpt_finished(keeper->ckpt, step, err))
         return -1;
     keeper->written = *step;
+    if (keeper->carrier.comm && background_check(&keeper->carrier, err))
+        return err_prefix(err, "carrying a checkpoint to other nodes");
     if (keeper->encode.writer) {
         if (ckpt_parity_finished(keeper->encode.writer, &encoded, err))
             return err_prefix(err, "parity of its group's checkpoint");
@@ -184,33 +187,7 @@ int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
 
 bool keeper_degraded(const struct keeper *keeper)
 {
-    return (keeper->partner.to >= 0 || keeper->encode.comm) && keeper->identity->generation > 1;
-}
-
-/* So much a step that a file is over well before the next is due. */
-int keeper_turn(struct keeper *keeper, int64_t every, struct err *err)
-{
-    int64_t bytes = TURN_BYTES;
-    if (keeper->encode.writer && encode_turn(&keeper->encode, every, err))
-        return -1;
-    if (!keeper->ckpt || keeper->partner.to < 0)
-        return 0;
-    if (every > 0 && 2 * keeper_drain_bytes(keeper) / every > bytes)
-        bytes = 2 * keeper_drain_bytes(keeper) / every;
-    return partner_turn(&keeper->partner, keeper->ckpt, bytes, err);
-}
-
-/* The file saved last is durable here and with the partner's writer. */
-int keeper_settle_copies(struct keeper *keeper, struct err *err)
-{
-    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms;
-    if (keeper_encode_settle(keeper, err))
-        return -1;
-    if (keeper->partner.to < 0 || !keeper->saved_here)
-        return 0;
-    if (ckpt_wait(keeper->ckpt, deadline, err))
-        return -1;
-    return partner_settle(&keeper->partner, keeper->ckpt, err);
+    return (keeper->partner.to >= 0 || keeper->encode.identity) && keeper->identity->generation > 1;
 }
 
 int keeper_commit(struct keeper *keeper, int64_t durable, bool *committed, struct err *err)
@@ -256,7 +233,7 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
         return 0;
     int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms, step, stall_ns;
     if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) ||
-        ckpt_wait(keeper->ckpt, deadline, err) || keeper_settle_copies(keeper, err) ||
+        ckpt_wait(keeper->ckpt, deadline, err) || keeper_redundancy_settle(keeper, err) ||
         (keeper->partner.copy && ckpt_copy_wait(keeper->partner.copy, deadline, err)) ||
         (keeper->encode.writer && ckpt_parity_wait(keeper->encode.writer, deadline, err)) ||
         keeper_finished(keeper, &step, err))
@@ -272,8 +249,7 @@ int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
 void keeper_close(struct keeper *keeper, bool orderly)
 {
     keeper_memory_close(keeper, orderly);
-    partner_close(&keeper->partner);
-    encode_close(&keeper->encode);
+    keeper_redundancy_close(keeper, orderly);
     keeper_drain_close(keeper); /* first: it reads what the other may drop */
     if (keeper->ckpt)
         ckpt_close(keeper->ckpt,
@@ -286,7 +262,8 @@ void keeper_close(struct keeper *keeper, bool orderly)
     free(keeper->tensors);
     free(keeper->names);
     *keeper = (struct keeper){.shared = {.flight = -1, .copied = -1, .told = -1},
-                              .partner = {.to = -1, .from = -1, .fd = -1},
+                              .partner = {.to = -1, .from = -1},
+                              .carried = -1,
                               .written = -1,
                               .damaged_file = -1,
                               .troubled = -1,

@@ -10,11 +10,13 @@
 #include "ckpt.h"
 #include "comm/mesh.h"
 #include "plan/plan.h"
+#include "train/background.h"
 #include "train/encode.h"
 #include "train/identity.h"
 #include "train/keeper_memory.h"
 #include "train/partner.h"
 #include "train/reshard.h"
+#include "train/side.h"
 #include "train/snapshot.h"
 #include "train/state.h"
 #include "train/state_table.h"
@@ -72,9 +74,12 @@ struct keeper {
     int troubled;                  /* whose disk would not do for that, as all know; -1: none */
     struct keeper_shared shared;
     struct keeper_memory memory;
-    bool widened;           /* keeper_widen was called */
-    struct partner partner; /* copies on another node; closed where the plan asks for none */
-    struct encode encode;   /* parity in groups; likewise */
+    bool widened;              /* keeper_widen was called */
+    struct partner partner;    /* copies on another node; closed where the plan asks for none */
+    struct encode encode;      /* parity in groups; likewise */
+    struct side side;          /* for whichever the plan asks for, until `carrier` has it */
+    struct background carrier; /* runs it; open from keeper_redundancy_start on */
+    int64_t carried;           /* newest step that it has begun with, -1: none */
     struct reshard reshard; /* who has what of the decision; open from keeper_find to keeper_move */
     bool damaged;           /* a file was found to be, by keeper_restore or keeper_move, */
     int damaged_file;       /* of this number in the decision; -1: not known */
@@ -140,9 +145,13 @@ int keeper_mark_damaged(struct keeper *keeper, int file, struct err *err);
  * rebuilt; or an older checkpoint taken. All ranks call, and get the same answer. */
 bool keeper_step_back(struct keeper *keeper);
 
+/* After keeper_adopt, all ranks call: ready to carry files to other nodes, where the plan asks for
+ * it. */
+int keeper_redundancy_start(struct keeper *keeper, struct err *err);
+
 /* The state after `step` steps, as the stream makes it: begin to copy it, in the background. It
- * must not be changed before the join. Does not wait, but with partners for the one before to have
- * reached them. */
+ * must not be changed before the join. Does not wait, but where files are carried to other nodes
+ * for the one before to have got there. */
 int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err);
 
 /* What comes on `stream` may change the state. stall_ns: how long this rank was held by it and by
@@ -151,21 +160,18 @@ int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *sta
                      struct err *err);
 
 /* What the newest checkpoint has cost this rank, in seconds: held it, and took until it was
- * durable; 0: not known. */
+ * durable, here and on other nodes; 0: not known. */
 void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s);
 
-/* All ranks call with the newest step whose files are durable on all: parity is made of it. */
+/* All ranks call with the newest step whose files are durable on all: they begin their way to other
+ * nodes. No network. */
 int keeper_written(struct keeper *keeper, int64_t step, struct err *err);
-
-/* Between two steps: copies travel to partners, chunks within groups. every: steps between saves,
- * about. All ranks call.
- */
-int keeper_turn(struct keeper *keeper, int64_t every, struct err *err);
 
 /* Copies of what was restored may be lost with a node. */
 bool keeper_degraded(const struct keeper *keeper);
 
-/* Newest step durable on this rank, and its ward's copy or its parities, too; -1 none. */
+/* Newest step durable on this rank, and its ward's copy or its parities, too; -1 none. No network.
+ */
 int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err);
 
 /* All ranks call with the same `durable` (newest step durable on every rank, -1 none). Commits it
@@ -208,6 +214,9 @@ enum trial_verdict keeper_judge(const struct keeper *keeper, int64_t step);
 int keeper_condemn(struct keeper *keeper, int64_t step, struct err *err);
 int keeper_acquit(struct keeper *keeper, int64_t step, int64_t *newest, struct err *err);
 
+/* Is another rank's death the reason for a failure here? No network. */
+bool keeper_lost_peers(const struct keeper *keeper);
+
 /* orderly: a write that is under way, and files to be dropped, are waited for. Otherwise the write
  * is cancelled: nobody is left to commit it. */
 void keeper_close(struct keeper *keeper, bool orderly);
@@ -217,13 +226,14 @@ void keeper_close(struct keeper *keeper, bool orderly);
 
 /* All ranks call; a failure not of the network is the same on all. */
 int keeper_encode_find(struct keeper *keeper, struct err *err);
-int keeper_encode_settle(struct keeper *keeper, struct err *err);
 char *keeper_claim(struct keeper *keeper, int64_t step, struct err *err);
 /* As rebuild_lost. */
 int keeper_rebuild(struct keeper *keeper, struct err *err);
 
 const struct ckpt_decision *keeper_on_disk(const struct keeper *keeper);
-int keeper_settle_copies(struct keeper *keeper, struct err *err);
+/* The file saved last is durable here and has got where the plan wants it. All ranks call. */
+int keeper_redundancy_settle(struct keeper *keeper, struct err *err);
+void keeper_redundancy_close(struct keeper *keeper, bool orderly);
 struct ckpt_io keeper_io(struct keeper *keeper);
 struct ckpt *keeper_filler(const struct keeper *keeper); /* NULL: nothing is to be restored */
 int keeper_copy_out(struct keeper *keeper, struct snapshot *snapshot, int index, void *host,

@@ -7,11 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    SCAN_MAX_BYTES = 16384,      /* a rank's slots, a line each */
-    ADDRESS_MAX_BYTES = 1 << 20, /* of a rank in the network */
-    ADDRESS_TAG = (3 << 20) + 9, /* beside partner's and reshard's */
-};
+enum { SCAN_MAX_BYTES = 16384 }; /* a rank's slots, a line each */
 
 /* ---- opening ---- */
 
@@ -67,8 +63,7 @@ void keeper_memory_close(struct keeper *keeper, bool orderly)
     if (keeper->plan) /* it was opened */
         deadline += keeper->plan->resilience.comm_timeout_ms;
     mirror_close(&m->mirror, orderly, deadline);
-    if (m->comm)
-        comm_close(m->comm);
+    side_close(&m->side);
     if (m->snapshot.k) {
         flush(keeper, NULL);
         snapshot_close(&m->snapshot);
@@ -193,64 +188,19 @@ int keeper_memory_fits(const struct memory_need *ranks, int world, const char **
     return 0;
 }
 
-/* Partner and ward learn each other's address. */
-static int connect_pair(struct keeper *keeper, struct err *err)
-{
-    struct keeper_memory *m = &keeper->memory;
-    int world = keeper->mesh->world, rv = -1;
-    uint64_t mine = m->address_bytes, theirs[2] = {0};
-    int to[2] = {m->partner, m->ward}, from[2] = {m->ward, m->partner};
-    void **all = calloc((size_t)world, sizeof *all);
-    size_t *bytes = calloc((size_t)world, sizeof *bytes);
-    if (!all || !bytes)
-        err_set(err, "no memory for %d addresses", world);
-    for (int i = 0; all && bytes && i < 2; i++) {
-        rv = comm_host_exchange(keeper->comm, &mine, sizeof mine, to[i], &theirs[i],
-                                sizeof theirs[i], from[i], ADDRESS_TAG, err);
-        if (!rv && theirs[i] > ADDRESS_MAX_BYTES)
-            rv = err_set(err, "rank %d has an address of %llu bytes", from[i],
-                         (unsigned long long)theirs[i]);
-        void *address = rv ? NULL : malloc(theirs[i] + 1);
-        if (!rv && !address)
-            rv = err_set(err, "no memory for an address");
-        if (!rv)
-            rv = comm_host_exchange(keeper->comm, m->address, mine, to[i], address, theirs[i],
-                                    from[i], ADDRESS_TAG, err);
-        if (rv || all[from[i]]) { /* of two nodes each is both to the other */
-            free(address);
-        } else {
-            all[from[i]] = address;
-            bytes[from[i]] = theirs[i];
-        }
-        if (rv)
-            break;
-    }
-    int me = keeper->mesh->rank;
-    if (!rv && !(all[me] = malloc(mine + 1)))
-        rv = err_set(err, "no memory for an address");
-    if (!rv) {
-        memcpy(all[me], m->address, mine);
-        bytes[me] = mine;
-        rv = comm_connect_ucx(m->comm, all, bytes, err);
-    }
-    for (int i = 0; all && i < world; i++)
-        free(all[i]);
-    free(all);
-    free(bytes);
-    return rv;
-}
-
 static int find_partner(struct keeper *keeper, struct err *err)
 {
     struct keeper_memory *m = &keeper->memory;
     struct partner p;
-    if (!m->comm)
+    if (!m->side.comm)
         return 0;
     if (partner_find(&p, keeper->comm, keeper->mesh, keeper->identity, err))
         return -1;
     m->partner = p.to;
     m->ward = p.from;
-    return m->partner >= 0 && m->address ? connect_pair(keeper, err) : 0;
+    int to[2] = {m->partner, m->ward}, from[2] = {m->ward, m->partner};
+    return side_connect(&m->side, keeper->comm, to, from, m->partner >= 0 ? 2 : 0,
+                        keeper->plan->resilience.comm_timeout_ms, err);
 }
 
 /* Where one rank has no memory, nobody takes snapshots. images: of all ranks. */
@@ -306,16 +256,13 @@ static int open_mirror(struct keeper *keeper, struct err *err)
 {
     struct keeper_memory *m = &keeper->memory;
     struct mirror_options options = {.memory = m->slots,
-                                     .comm = m->comm,
+                                     .comm = side_take(&m->side),
                                      .to = m->partner,
                                      .from = m->ward,
                                      .note = m->note,
                                      .arg = m->note_arg,
                                      .epoch = keeper->identity->epoch,
                                      .generation = keeper->identity->generation};
-    if (m->comm)
-        comm_set_timeout_ms(m->comm, keeper->plan->resilience.comm_timeout_ms);
-    m->comm = NULL;
     return mirror_open(&m->mirror, &options, err);
 }
 

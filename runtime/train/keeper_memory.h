@@ -7,15 +7,14 @@
 #include "memory.h"
 #include "train/memory_room.h"
 #include "train/mirror.h"
+#include "train/side.h"
 #include "train/snapshot.h"
 
 struct keeper;
 
 struct keeper_memory {
-    struct ckpt_memory *slots; /* NULL: nobody holds memory for us, or the plan wants none */
-    const void *address;       /* of that, where it is not connected; NULL: it is */
-    size_t address_bytes;
-    struct comm *comm;             /* for the mirror, until it has it; NULL: none */
+    struct ckpt_memory *slots;     /* NULL: nobody holds memory for us, or the plan wants none */
+    struct side side;              /* for the mirror, until it has it */
     struct mirror mirror;          /* open from keeper_memory_start on, where slots are */
     struct snapshot snapshot;      /* the stream that its copies go on */
     struct ckpt_decision recorded; /* where keeper.decision is of memory: the newest on disk, be
@@ -34,7 +33,7 @@ struct keeper_memory {
 
 /* All functions: 0, or -1 with err; all ranks call, unless said. */
 
-/* Leaves memory.comm as it is. No network. */
+/* Leaves memory.side as it is. No network. */
 int keeper_memory_open(struct keeper *keeper, struct err *err);
 
 /* In a later generation of a launch: if memory holds something as new as keeper->decision, that
@@ -49,7 +48,7 @@ int keeper_memory_fill(struct keeper *keeper, struct err *err);
 
 /* After the restore: choose partners, check that the memory fits, take it. What does not fit is
  * refused with the same text on all ranks: *common; in a later generation it is the node's failure
- * (memory.unfit). memory.comm becomes the mirror's. */
+ * (memory.unfit). memory.side becomes the mirror's. */
 int keeper_memory_start(struct keeper *keeper, bool *common, struct err *err);
 
 /* The state after `step` steps, as the stream makes it, if it is due or (first) was restored. It

@@ -1,5 +1,6 @@
-/* keeper_redundancy.c - parity of groups as the keeper uses it: made while training goes on, used
- * when a checkpoint is looked for. See keeper.h. */
+/* keeper_redundancy.c - copies at partners and parity of groups as the keeper uses them: made while
+ * training goes on, by a thread of its own; parity is used when a checkpoint is looked for. See
+ * keeper.h. */
 #include "train/keeper.h"
 
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 int keeper_encode_find(struct keeper *keeper, struct err *err)
 {
     struct layout layout;
-    if (!keeper->plan->checkpoint.group_files || keeper->encode.comm)
+    if (!keeper->plan->checkpoint.group_files || keeper->encode.identity)
         return 0;
     if (layout_make(&layout, keeper->tensors, keeper->n_tensors, err))
         return -1;
@@ -25,36 +26,79 @@ int keeper_encode_find(struct keeper *keeper, struct err *err)
                        bytes, err);
 }
 
-static struct ckpt_position position_of(const struct keeper *keeper, int64_t step)
+/* In the carrier's thread. */
+static int carry(struct background *carrier, void *arg, struct err *err)
 {
-    return (struct ckpt_position){.step = step,
-                                  .samples = step * keeper->plan->training.global_batch};
+    struct keeper *keeper = arg;
+    if (keeper->encode.writer)
+        return encode_run(&keeper->encode, carrier, err);
+    return partner_run(&keeper->partner, carrier, err);
 }
 
+int keeper_redundancy_start(struct keeper *keeper, struct err *err)
+{
+    int to[PARITY_MEMBERS_MAX] = {keeper->partner.to, keeper->partner.from};
+    int from[PARITY_MEMBERS_MAX] = {keeper->partner.from, keeper->partner.to};
+    int n = keeper->partner.to >= 0 ? 2 : 0;
+    if (keeper->encode.writer)
+        n = encode_peers(&keeper->encode, to, from);
+    if (!keeper->ckpt || !n)
+        return 0;
+    if (!keeper->side.comm)
+        return err_set(err, "checkpoint.redundancy needs a comm of its own, and there is none");
+    if (side_connect(&keeper->side, keeper->comm, to, from, n,
+                     keeper->plan->resilience.comm_timeout_ms, err))
+        return -1;
+    return background_open(&keeper->carrier, side_take(&keeper->side), carry, keeper, err);
+}
+
+/* No network: the others begin at the same step. */
 int keeper_written(struct keeper *keeper, int64_t step, struct err *err)
 {
-    struct ckpt_position position = position_of(keeper, step);
-    if (!keeper->encode.comm || !keeper->ckpt || step < 0)
+    struct ckpt_position position = {.step = step,
+                                     .samples = step * keeper->plan->training.global_batch};
+    if (!keeper->carrier.comm || step <= keeper->carried)
         return 0;
-    return encode_begin(&keeper->encode, keeper->ckpt, &position, err);
+    if (keeper->encode.writer ? encode_begin(&keeper->encode, keeper->ckpt, &position, err)
+                              : partner_begin(&keeper->partner, keeper->ckpt, step, err))
+        return -1;
+    keeper->carried = step;
+    return background_begin(&keeper->carrier, err);
 }
 
-int keeper_encode_settle(struct keeper *keeper, struct err *err)
+int keeper_redundancy_settle(struct keeper *keeper, struct err *err)
 {
-    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms, step;
-    if (!keeper->encode.comm || !keeper->saved_here)
+    int64_t patience_ms = keeper->plan->resilience.comm_timeout_ms, step;
+    if (!keeper->carrier.comm || !keeper->saved_here)
         return 0;
-    if (ckpt_wait(keeper->ckpt, deadline, err) || ckpt_finished(keeper->ckpt, &step, err) ||
-        keeper_written(keeper, keeper->saved, err))
+    if (ckpt_wait(keeper->ckpt, clock_ms() + patience_ms, err) ||
+        ckpt_finished(keeper->ckpt, &step, err) || keeper_written(keeper, keeper->saved, err))
         return -1;
-    return encode_settle(&keeper->encode, err);
+    if (background_wait(&keeper->carrier, patience_ms, err))
+        return err_prefix(err, "carrying a checkpoint to other nodes");
+    return 0;
+}
+
+void keeper_redundancy_close(struct keeper *keeper, bool orderly)
+{
+    int64_t patience_ms = keeper->plan ? keeper->plan->resilience.comm_timeout_ms : 0;
+    background_close(&keeper->carrier, orderly, patience_ms);
+    side_close(&keeper->side);
+    partner_close(&keeper->partner);
+    encode_close(&keeper->encode);
+}
+
+bool keeper_lost_peers(const struct keeper *keeper)
+{
+    return keeper_memory_lost_peers(keeper) ||
+           (keeper->carrier.comm && background_lost_peers(&keeper->carrier));
 }
 
 char *keeper_claim(struct keeper *keeper, int64_t step, struct err *err)
 {
     const struct encode *e = &keeper->encode;
     char *claim = ckpt_claim(keeper->ckpt, step, err);
-    if (!claim || !e->comm)
+    if (!claim || !e->identity)
         return claim;
     char *with = ckpt_parity_claim(e->writer, step, e->group, claim, err);
     free(claim);

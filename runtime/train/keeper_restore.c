@@ -335,7 +335,8 @@ static int find_in_memory(struct keeper *keeper, struct err *err)
 
 static int find_files(struct keeper *keeper, struct err *err)
 {
-    if (keeper->plan->checkpoint.redundancy == PLAN_REDUNDANCY_PARTNER && !keeper->partner.comm &&
+    if (keeper->plan->checkpoint.redundancy == PLAN_REDUNDANCY_PARTNER &&
+        !keeper->partner.identity &&
         partner_find(&keeper->partner, keeper->comm, keeper->mesh, keeper->identity, err))
         return -1;
     if (keeper_encode_find(keeper, err) || find_whole(keeper, err))

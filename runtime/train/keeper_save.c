@@ -75,7 +75,7 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
 {
     struct ckpt_position position = {.step = step,
                                      .samples = step * keeper->plan->training.global_batch};
-    if (keeper_settle_copies(keeper, err))
+    if (keeper_redundancy_settle(keeper, err))
         return -1;
     keeper->restoring = false;
     keeper->saving = true;
@@ -105,4 +105,6 @@ void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s)
 {
     *stall_s = (double)keeper->stall_ns * 1e-9;
     *write_s = keeper->ckpt ? (double)ckpt_write_ns(keeper->ckpt) * 1e-9 : 0;
+    if (*write_s > 0 && keeper->carrier.comm)
+        *write_s += (double)background_ns(&keeper->carrier) * 1e-9;
 }

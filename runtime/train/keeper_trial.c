@@ -45,7 +45,7 @@ static int quiesce(struct keeper *keeper, struct err *err)
 {
     int64_t stall_ns;
     if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) ||
-        keeper_settle_copies(keeper, err))
+        keeper_redundancy_settle(keeper, err))
         return -1;
     ckpt_drain_close(keeper->shared.drain);
     keeper->shared.drain = NULL;

@@ -246,8 +246,6 @@ static int submit(struct loop *l, struct err *err)
     int64_t number = l->submitted;
     struct step_word word = {.copied = keeper_copied(&l->keeper),
                              .stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
-    if (keeper_turn(&l->keeper, l->pace.every, err))
-        return err_prefix(err, "copying a checkpoint to other nodes");
     if (keeper_finished(&l->keeper, &word.finished, err))
         return err_prefix(err, "writing a checkpoint");
     word.written = l->keeper.written;
@@ -550,7 +548,7 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
         return end;
     r->step.guard = (struct step_guard){before_sum, before_update, l};
     pace_open(&l->pace, o->plan, &o->identity);
-    if (keeper_adopt(&l->keeper, err))
+    if (keeper_adopt(&l->keeper, err) || keeper_redundancy_start(&l->keeper, err))
         return TRAIN_FAILED;
     l->start = start.restored ? start.position.step : 0;
     l->keeper.memory.note = note_results;
@@ -594,7 +592,7 @@ static enum train_whose whose(const struct loop *l, enum train_end end)
         return end == TRAIN_UNFIT ? TRAIN_MINE : TRAIN_PEERS;
     if (l->common || end == TRAIN_DIVERGED || end == TRAIN_BACK)
         return TRAIN_COMMON;
-    bool lost = comm_failed(l->options->comm) || keeper_memory_lost_peers(&l->keeper);
+    bool lost = comm_failed(l->options->comm) || keeper_lost_peers(&l->keeper);
     return lost ? TRAIN_PEERS : TRAIN_MINE;
 }
 
@@ -602,9 +600,8 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
                          struct err *err)
 {
     struct loop l = {.options = options, .plan = options->plan};
-    l.keeper.memory = (struct keeper_memory){.comm = options->mirror,
-                                             .address = options->mirror_address,
-                                             .address_bytes = options->mirror_bytes};
+    l.keeper.memory.side = options->mirror;
+    l.keeper.side = options->carrier;
     l.keeper.committed = l.keeper.saved = l.keeper.written = -1;
     l.keeper.shared.flight = -1;
     enum train_end end = open_loop(&l, err);

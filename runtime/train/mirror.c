@@ -2,12 +2,11 @@
 #include "train/mirror.h"
 
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "train/background.h"
 
 enum { MIRROR_PIECE_BYTES = 4 << 20 }; /* of one message */
 enum { MIRROR_TAG = 1 };
@@ -145,11 +144,6 @@ static void make_whole(struct mirror *m)
 static void *main_thread(void *arg)
 {
     struct mirror *m = arg;
-    struct sched_param param = {.sched_priority = 0};
-    int policy;
-    /* Woken while training runs: as a batch thread it takes nobody's core for that. */
-    if (!pthread_getschedparam(pthread_self(), &policy, &param) && policy == SCHED_OTHER)
-        pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
     pthread_mutex_lock(&m->lock);
     for (;;) {
         while (!m->wanted && !m->stop)
@@ -164,17 +158,6 @@ static void *main_thread(void *arg)
 
 /* ---- the caller's side ---- */
 
-static int start_thread(struct mirror *m, struct err *err)
-{
-    sigset_t all, old;
-    sigfillset(&all); /* signals are the caller's threads' */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&m->thread, NULL, main_thread, m);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    m->runs = !rc;
-    return rc ? err_set_errno(err, rc, "starting the thread for snapshots") : 0;
-}
-
 int mirror_open(struct mirror *m, const struct mirror_options *options, struct err *err)
 {
     pthread_condattr_t attr;
@@ -186,7 +169,8 @@ int mirror_open(struct mirror *m, const struct mirror_options *options, struct e
     pthread_cond_init(&m->from_thread, &attr);
     pthread_condattr_destroy(&attr);
     m->made = true;
-    return start_thread(m, err);
+    m->runs = !background_thread(&m->thread, main_thread, m, "snapshots", err);
+    return m->runs ? 0 : -1;
 }
 
 int mirror_begin(struct mirror *m, const struct ckpt_key *key, int64_t samples, struct err *err)

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PARTNER_TAG = (3 << 20) + 1 };            /* beside reshard's */
+enum { PARTNER_TAG = 1 };
 enum { PARTNER_PIECE_BYTES = 16 * 1024 * 1024 }; /* of one message: bounds both sides' memory */
 
 /* ---- who is whose ---- */
@@ -86,8 +86,7 @@ int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
     int world = mesh->world, rv = -1;
     struct partner_seat mine, *seats = calloc((size_t)world, sizeof *seats);
     int *partner = calloc((size_t)world, sizeof *partner);
-    *p = (struct partner){
-        .comm = comm, .identity = identity, .to = -1, .from = -1, .sent = -1, .fd = -1, .step = -1};
+    *p = (struct partner){.identity = identity, .to = -1, .from = -1};
     partner_sit(identity, &mine);
     if (!seats || !partner) {
         err_set(err, "no memory to choose partners");
@@ -113,118 +112,82 @@ int partner_open(struct partner *p, const char *dir, struct err *err)
                                         .rank = p->from,
                                         .epoch = p->identity->epoch,
                                         .generation = p->identity->generation};
-    p->piece = malloc(PARTNER_PIECE_BYTES);
-    if (!p->piece)
-        return err_set(err, "no memory for a piece of a checkpoint");
     return ckpt_copy_open(&p->copy, &options, err);
 }
 
 /* ---- sending and receiving ---- */
 
-/* In front of each piece. n 0: there is none. */
+/* In front of each piece. */
 struct head {
     uint32_t epoch, generation;
     int32_t rank; /* whose file */
     uint32_t digest;
     int64_t step, total, at, n;
-    int32_t all; /* with this every finished file has gone */
-    int32_t unused;
 };
 
-static void end_file(struct partner *p)
+static void drop_place(struct partner *p)
 {
-    if (p->fd >= 0)
-        close(p->fd);
-    p->fd = -1;
     free(p->place.node);
     free(p->place.path);
     p->place = (struct ckpt_place){0};
 }
 
-/* The newest finished file, if it has not gone yet: those before it have. */
-static int begin_file(struct partner *p, struct ckpt *own, struct err *err)
+int partner_begin(struct partner *p, struct ckpt *own, int64_t step, struct err *err)
 {
-    int64_t step;
-    if (ckpt_finished(own, &step, err))
-        return -1;
-    if (p->fd >= 0 || step <= p->sent)
-        return 0;
+    drop_place(p);
     if (ckpt_own_file(own, step, &p->place, err))
         return -1;
     p->step = step;
-    p->at = 0;
-    p->fd = open(p->place.path, O_RDONLY | O_CLOEXEC);
-    return p->fd < 0 ? err_set_errno(err, errno, "%s", p->place.path) : 0;
+    return p->place.image
+               ? 0
+               : err_set(err, "%s is not in memory any more to be copied", p->place.path);
 }
 
-static int read_piece(struct partner *p, int64_t bytes, struct err *err)
+static int64_t piece_of(int64_t left)
 {
-    for (int64_t done = 0; done < bytes;) {
-        ssize_t n = pread(p->fd, (char *)p->piece + done, (size_t)(bytes - done), p->at + done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return err_set_errno(err, n ? errno : EIO, "reading %s", p->place.path);
-        done += n;
-    }
-    return 0;
+    return left < PARTNER_PIECE_BYTES ? left : PARTNER_PIECE_BYTES;
 }
 
-/* What goes now: its head, and its bytes in p->piece. */
-static int next_piece(struct partner *p, struct ckpt *own, int64_t bytes, struct head *head,
-                      struct err *err)
+static struct head head_of(const struct partner *p, int64_t at)
 {
-    *head = (struct head){.epoch = p->identity->epoch,
-                          .generation = p->identity->generation,
-                          .rank = p->identity->rank,
-                          .all = 1};
-    if (begin_file(p, own, err))
-        return -1;
-    if (p->fd < 0)
-        return 0;
-    int64_t left = p->place.bytes - p->at;
-    head->n = left < bytes ? left : bytes;
-    head->step = p->step;
-    head->total = p->place.bytes;
-    head->at = p->at;
-    head->digest = p->place.digest;
-    head->all = head->n == left;
-    if (read_piece(p, head->n, err))
-        return -1;
-    p->at += head->n;
-    if (head->all) {
-        p->sent = p->step;
-        end_file(p);
-    }
-    return 0;
+    return (struct head){.epoch = p->identity->epoch,
+                         .generation = p->identity->generation,
+                         .rank = p->identity->rank,
+                         .digest = p->place.digest,
+                         .step = p->step,
+                         .total = p->place.bytes,
+                         .at = at,
+                         .n = piece_of(p->place.bytes - at)};
 }
 
 static int check_head(const struct partner *p, const struct head *h, struct err *err)
 {
     const struct train_identity *id = p->identity;
     if (h->epoch == id->epoch && h->generation == id->generation && h->rank == p->from &&
-        h->n >= 0 && h->n <= PARTNER_PIECE_BYTES)
+        h->step == p->step && h->n > 0 && h->n <= PARTNER_PIECE_BYTES)
         return 0;
-    return err_set(err,
-                   "a piece of rank %d's checkpoint of epoch %u, generation %u came, but this is "
-                   "the partner of rank %d in epoch %u, generation %u",
-                   h->rank, h->epoch, h->generation, p->from, id->epoch, id->generation);
+    return err_set(
+        err,
+        "a piece of rank %d's checkpoint of epoch %u, generation %u, step %lld came, but "
+        "this is the partner of rank %d in epoch %u, generation %u, step %lld",
+        h->rank, h->epoch, h->generation, (long long)h->step, p->from, id->epoch, id->generation,
+        (long long)p->step);
 }
 
-/* One message each way; to, from -1: not that way. */
-static int exchange(struct partner *p, struct ckpt *own, int to, int from, int64_t bytes,
-                    struct head *out, struct head *in, struct err *err)
+/* One piece each way; to, from -1: not that way. in: its head. */
+static int exchange(struct partner *p, struct comm *comm, int to, int64_t at, int from,
+                    struct head *in, struct err *err)
 {
-    *in = *out = (struct head){.all = 1};
-    if ((to >= 0 && next_piece(p, own, bytes, out, err)) ||
-        comm_host_exchange(p->comm, out, sizeof *out, to, in, sizeof *in, from, PARTNER_TAG, err) ||
+    struct head out = head_of(p, at);
+    const char *bytes = to >= 0 ? (const char *)p->place.image + at : NULL;
+    if (comm_host_exchange(comm, &out, sizeof out, to, in, sizeof *in, from, PARTNER_TAG, err) ||
         (from >= 0 && check_head(p, in, err)))
         return -1;
-    void *data = in->n ? malloc((size_t)in->n) : NULL;
-    if (in->n && !data)
+    void *data = from >= 0 ? malloc((size_t)in->n) : NULL;
+    if (from >= 0 && !data)
         return err_set(err, "no memory for a piece of a checkpoint");
-    if (comm_host_exchange(p->comm, p->piece, (size_t)out->n, out->n ? to : -1, data, (size_t)in->n,
-                           in->n ? from : -1, PARTNER_TAG, err)) {
+    if (comm_host_exchange(comm, bytes, to >= 0 ? (size_t)out.n : 0, to, data,
+                           from >= 0 ? (size_t)in->n : 0, from, PARTNER_TAG, err)) {
         free(data);
         return -1;
     }
@@ -234,38 +197,31 @@ static int exchange(struct partner *p, struct ckpt *own, int to, int from, int64
                                     .n = in->n,
                                     .digest = in->digest,
                                     .data = data};
-    return in->n ? ckpt_copy_put(p->copy, &piece, err) : 0;
+    return from >= 0 ? ckpt_copy_put(p->copy, &piece, err) : 0;
 }
 
-int partner_turn(struct partner *p, struct ckpt *own, int64_t bytes, struct err *err)
-{
-    struct head out, in;
-    if (p->to < 0)
-        return 0;
-    if (bytes > PARTNER_PIECE_BYTES)
-        bytes = PARTNER_PIECE_BYTES;
-    return exchange(p, own, p->to, p->from, bytes, &out, &in, err);
-}
-
-int partner_settle(struct partner *p, struct ckpt *own, struct err *err)
+int partner_run(struct partner *p, struct background *b, struct err *err)
 {
     int to = p->to, from = p->from;
-    while (to >= 0 || from >= 0) {
-        struct head out, in;
-        if (exchange(p, own, to, from, PARTNER_PIECE_BYTES, &out, &in, err))
+    for (int64_t at = 0; to >= 0 || from >= 0; at += PARTNER_PIECE_BYTES) {
+        struct head in;
+        if (exchange(p, b->comm, to, at, from, &in, err))
             return -1;
-        to = out.all ? -1 : to;
-        from = in.all ? -1 : from;
+        background_moved(b);
+        if (to >= 0 && at + PARTNER_PIECE_BYTES >= p->place.bytes)
+            to = -1;
+        if (from >= 0 && in.at + in.n >= in.total)
+            from = -1;
     }
+    drop_place(p);
     return 0;
 }
 
 void partner_close(struct partner *p)
 {
-    if (!p->comm)
+    if (!p->identity)
         return;
-    end_file(p);
+    drop_place(p);
     ckpt_copy_close(p->copy);
-    free(p->piece);
-    *p = (struct partner){.to = -1, .from = -1, .sent = -1, .fd = -1, .step = -1};
+    *p = (struct partner){.to = -1, .from = -1};
 }

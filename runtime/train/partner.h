@@ -1,17 +1,23 @@
 /* partner.h - a copy of every rank's checkpoint file on another node.
  *
  * Each rank has a partner, who keeps copies of its files, and is itself the partner of one other:
- * its ward. Between two steps they exchange a message, in both directions at once: a piece of the
- * file that is under way, or that there is none. So the copy travels while training goes on, and
- * nobody needs to be asked when. Files go in the order in which they were saved; before the next
- * save begins, the one before has arrived. Every message says whose it is, of which epoch,
- * generation and step, and is refused if that is not what the receiver expects. */
+ * its ward. Once the tally has told that every rank's file of a step is durable, all ranks begin,
+ * without asking anybody, and training goes on: a thread of each rank (background.h) sends the file
+ * piece by piece, as it still stands in the writer's memory, and takes its ward's; another writes
+ * that (ckpt/copy.h). Before the next save begins, the copy of the one before has arrived. Every
+ * message says whose it is, of which epoch, generation and step, and is refused if that is not what
+ * the receiver expects.
+ *
+ * Nobody waits in a circle: piece for piece a rank starts its send and its receive and then waits
+ * for both, as in encode.h, and what is said there holds here. Where one file is longer the rest of
+ * it goes one way. */
 #ifndef GTRAIN_PARTNER_H
 #define GTRAIN_PARTNER_H
 
 #include "ckpt.h"
 #include "comm/mesh.h"
 #include "copy.h"
+#include "train/background.h"
 #include "train/identity.h"
 
 enum {
@@ -46,16 +52,13 @@ void partner_sit(const struct train_identity *identity, struct partner_seat *out
 bool partner_choose(const struct partner_seat *seats, int world, int *partner);
 
 struct partner {
-    struct comm *comm;
-    const struct train_identity *identity;
-    int to, from;           /* my partner, my ward; -1: none (one node, or not asked for) */
-    struct ckpt_copy *copy; /* of the ward's files */
-    void *piece;            /* PARTNER_PIECE_BYTES, to send from */
+    const struct train_identity *identity; /* NULL: not asked for */
+    int to, from;                          /* my partner, my ward; -1: none (one node) */
+    struct ckpt_copy *copy;                /* of the ward's files */
 
-    int64_t sent;            /* newest step that went, -1: none */
-    int fd;                  /* of the file under way; -1: none */
-    struct ckpt_place place; /* of it; path and node are owned */
-    int64_t step, at;
+    /* From partner_begin on the thread's, until partner_run is over. */
+    struct ckpt_place place; /* of this rank's file; path and node are owned */
+    int64_t step;
 };
 
 /* Who is whose partner: all ranks call. */
@@ -65,11 +68,13 @@ int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
 /* Once the folder is there: ready to take the ward's files. */
 int partner_open(struct partner *p, const char *dir, struct err *err);
 
-/* Between two steps: send and receive at most so many bytes. All ranks call. */
-int partner_turn(struct partner *p, struct ckpt *own, int64_t bytes, struct err *err);
+/* Every rank's file of a step is durable: its turn. own must not save again until partner_run is
+ * over. No network. */
+int partner_begin(struct partner *p, struct ckpt *own, int64_t step, struct err *err);
 
-/* All ranks call: until every finished file has gone, and come. */
-int partner_settle(struct partner *p, struct ckpt *own, struct err *err);
+/* After that, in the thread: all of the file goes, and the ward's is with the copy's writer. All
+ * ranks call. */
+int partner_run(struct partner *p, struct background *b, struct err *err);
 
 void partner_close(struct partner *p);
 

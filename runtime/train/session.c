@@ -272,20 +272,32 @@ static int share_folder(struct session *s, struct comm *comm, bool *common, stru
     return shared.failed ? err_set(err, "%s", shared.text) : 0;
 }
 
-/* What snapshots need, where the launch has memory that outlives this process: a second comm of the
- * same ranks, to be connected by them (train.h). */
-static int open_memory(struct session *s, struct kernels *k, struct train_options *t,
-                       struct err *err)
+static int open_side(const struct session *s, struct kernels *k, struct side *side, struct err *err)
 {
     const struct launch_identity *id = s->identity;
-    s->memory = id->kind == LAUNCH_AGENT && id->n_memory >= CKPT_MEMORY_SLOTS &&
-                s->plan->checkpoint.snapshots > 0;
-    if (!s->memory || id->world == id->local_world)
-        return 0;
-    t->mirror =
+    side->comm =
         comm_open_ucx(k, id->rank, id->world, id->generation, *id->address ? id->address : NULL,
-                      &t->mirror_address, &t->mirror_bytes, err);
-    return t->mirror ? 0 : -1;
+                      &side->address, &side->address_bytes, err);
+    return side->comm ? 0 : -1;
+}
+
+/* What snapshots need, where the launch has memory that outlives this process, and files that are
+ * kept on other nodes, too: comms of the same ranks, to be connected by them (train.h). */
+static int open_sides(struct session *s, struct kernels *k, struct train_options *t,
+                      struct err *err)
+{
+    const struct launch_identity *id = s->identity;
+    const struct plan_checkpoint *c = &s->plan->checkpoint;
+    s->memory = id->kind == LAUNCH_AGENT && id->n_memory >= CKPT_MEMORY_SLOTS && c->snapshots > 0;
+    t->mirror = t->carrier = (struct side){.comm = NULL};
+    if (id->world == id->local_world)
+        return 0;
+    if (s->memory && open_side(s, k, &t->mirror, err))
+        return -1;
+    if (c->redundancy == PLAN_REDUNDANCY_NONE || !open_side(s, k, &t->carrier, err))
+        return 0;
+    side_close(&t->mirror);
+    return -1;
 }
 
 static enum train_end train_rank(struct session *s, struct kernels *k, struct comm *comm,
@@ -301,14 +313,14 @@ static enum train_end train_rank(struct session *s, struct kernels *k, struct co
         .out_fd = s->options->out_fd,
         .columns = s->options->columns};
     enum train_end end;
-    if (open_memory(s, k, &t, err)) {
-        *whose = TRAIN_MINE;
-        return TRAIN_FAILED;
-    }
     do {
         if (share_folder(s, comm, &common, err)) {
             *whose = common ? TRAIN_COMMON : comm_failed(comm) ? TRAIN_PEERS : TRAIN_MINE;
             return TRAIN_REFUSED;
+        }
+        if (open_sides(s, k, &t, err)) {
+            *whose = TRAIN_MINE;
+            return TRAIN_FAILED;
         }
         fill_identity(s, &t.identity);
         end = train_run(&t, whose, err);

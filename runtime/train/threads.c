@@ -14,10 +14,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Of the run itself, and of what threads beside it need; NULL: nothing. */
+struct hubs {
+    struct comm_hub *run, *mirror, *carrier;
+};
+
 struct thread_rank {
     const struct threads_options *options;
     struct kernels *k;
-    struct comm *comm, *mirror;
+    struct comm *comm;
+    struct side mirror, carrier;
     int rank;
     pthread_t thread;
     enum train_end end;
@@ -76,6 +82,7 @@ static void *run_rank(void *arg)
                               .k = r->k,
                               .comm = r->comm,
                               .mirror = r->mirror,
+                              .carrier = r->carrier,
                               .hooks = o->hooks,
                               .measure = o->measure,
                               .out_fd = o->out_fd,
@@ -118,16 +125,45 @@ static enum train_end verdict(const struct thread_rank *ranks, int world, struct
     return ranks[rank].end;
 }
 
-static int open_ranks(const struct threads_options *options, struct comm_hub *hub,
-                      struct comm_hub *mirrors, struct thread_rank *ranks, struct err *err)
+static int open_hubs(struct hubs *hubs, const struct threads_options *o, struct err *err)
+{
+    int world = o->plan->world;
+    *hubs = (struct hubs){.run = comm_hub_open(world, err)};
+    if (!hubs->run)
+        return -1;
+    if (o->memory && !(hubs->mirror = comm_hub_open(world, err)))
+        return -1;
+    if (o->plan->checkpoint.redundancy == PLAN_REDUNDANCY_NONE)
+        return 0;
+    hubs->carrier = comm_hub_open(world, err);
+    return hubs->carrier ? 0 : -1;
+}
+
+static void close_hubs(struct hubs *hubs)
+{
+    comm_hub_close(hubs->run);
+    comm_hub_close(hubs->mirror);
+    comm_hub_close(hubs->carrier);
+}
+
+/* hub NULL: there is to be none. */
+static int open_comm(struct comm **out, struct comm_hub *hub, const struct thread_rank *r,
+                     struct err *err)
+{
+    *out = hub ? comm_open_local(hub, r->k, r->rank, err) : NULL;
+    return hub && !*out ? -1 : 0;
+}
+
+static int open_ranks(const struct threads_options *options, const struct hubs *hubs,
+                      struct thread_rank *ranks, struct err *err)
 {
     for (int i = 0; i < options->plan->world; i++) {
-        ranks[i] = (struct thread_rank){.options = options, .rank = i};
-        ranks[i].k = open_device(&ranks[i], err);
-        ranks[i].comm = ranks[i].k ? comm_open_local(hub, ranks[i].k, i, err) : NULL;
-        if (ranks[i].comm && mirrors)
-            ranks[i].mirror = comm_open_local(mirrors, ranks[i].k, i, err);
-        if (!ranks[i].comm || (mirrors && !ranks[i].mirror))
+        struct thread_rank *r = &ranks[i];
+        *r = (struct thread_rank){.options = options, .rank = i};
+        r->k = open_device(r, err);
+        if (!r->k || open_comm(&r->comm, hubs->run, r, err) ||
+            open_comm(&r->mirror.comm, hubs->mirror, r, err) ||
+            open_comm(&r->carrier.comm, hubs->carrier, r, err))
             return err_prefix(err, "rank %d", i);
     }
     return 0;
@@ -144,11 +180,12 @@ static void close_ranks(struct thread_rank *ranks, int world)
 }
 
 /* Of ranks that never ran: train_run takes them over. */
-static void close_mirrors(struct thread_rank *ranks, int first, int world)
+static void close_sides(struct thread_rank *ranks, int first, int world)
 {
-    for (int i = first; i < world; i++)
-        if (ranks[i].mirror)
-            comm_close(ranks[i].mirror);
+    for (int i = first; i < world; i++) {
+        side_close(&ranks[i].mirror);
+        side_close(&ranks[i].carrier);
+    }
 }
 
 static enum train_end run_ranks(struct thread_rank *ranks, int world, struct err *err)
@@ -162,7 +199,7 @@ static enum train_end run_ranks(struct thread_rank *ranks, int world, struct err
     }
     if (rc)
         comm_abort(ranks[started].comm, "its thread could not be started");
-    close_mirrors(ranks, started, world);
+    close_sides(ranks, started, world);
     for (int i = 0; i < started; i++)
         pthread_join(ranks[i].thread, NULL);
     if (!rc)
@@ -180,17 +217,13 @@ enum train_end threads_run(const struct threads_options *options, struct err *er
         err_set(err, "no memory for %d ranks", world);
         return end;
     }
-    struct comm_hub *hub = comm_hub_open(world, err), *mirrors = NULL;
-    if (hub && options->memory)
-        mirrors = comm_hub_open(world, err);
-    bool hubs = hub && (mirrors || !options->memory);
-    if (hubs && !open_ranks(options, hub, mirrors, ranks, err))
+    struct hubs hubs;
+    if (!open_hubs(&hubs, options, err) && !open_ranks(options, &hubs, ranks, err))
         end = run_ranks(ranks, world, err);
     else
-        close_mirrors(ranks, 0, world);
+        close_sides(ranks, 0, world);
     close_ranks(ranks, world);
-    comm_hub_close(hub);
-    comm_hub_close(mirrors);
+    close_hubs(&hubs);
     free(ranks);
     return end;
 }

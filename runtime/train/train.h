@@ -10,6 +10,7 @@
 #include "plan/plan.h"
 #include "train/identity.h"
 #include "train/metrics.h"
+#include "train/side.h"
 
 enum train_end {
     TRAIN_DONE,
@@ -34,11 +35,10 @@ struct train_options {
     struct train_identity identity;
     struct kernels *k;
     struct comm *comm;
-    struct comm *mirror; /* of the same ranks, for copies of snapshots alone; taken over. NULL: none
-                          * are made */
-    const void
-        *mirror_address; /* its address, as comm_open_ucx gave it, where it is not connected */
-    size_t mirror_bytes;
+    /* Taken over. */
+    struct side mirror;  /* for copies of snapshots; none: none are made */
+    struct side carrier; /* for copies or parity of checkpoint files, where the plan asks for one
+                          * and not all ranks are on one node */
     struct train_hooks hooks;
     bool measure; /* find the device's matmul peak first (0.3 s), for the utilisation in metrics */
     int out_fd;   /* where rank 0 shows its progress */

@@ -308,6 +308,32 @@ static void a_disk_that_cannot_is_said(void **state)
     assert_int_equal(r.first, 10);
 }
 
+/* Parity that cannot be written is that rank's failure, whoever waits for whom meanwhile. */
+static void parity_that_cannot_be_written_is_said(void **state)
+{
+    (void)state;
+    struct rig_result r;
+    char local[300], path[400];
+    snprintf(local, sizeof local, "checkpoint.local=%s/stuck", folder);
+    struct rig_run run = grouped(local, "checkpoint.redundancy=rs:2+2", 1);
+    run.steps = 3;
+    rig_train_well(&run, &r);
+    path_of("stuck", 'p', 6, 1, path);
+    assert_int_equal(mkdir(path, 0777), 0); /* a folder in its way */
+    run.epoch = 2;
+    run.steps = STEPS;
+    rig_train(&run, &r);
+    assert_int_equal(r.end, TRAIN_FAILED);
+    static const char *const says[] = {"rank 1: ", "parity of its group's checkpoint", "s6.p1."};
+    for (int i = 0; i < 3; i++)
+        if (!strstr(r.err.text, says[i]))
+            fail_msg("'%s' does not say '%s'", r.err.text, says[i]);
+    assert_int_equal(rmdir(path), 0);
+    run.epoch = 3;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, 4);
+}
+
 static void groups_need_nodes(void **state)
 {
     (void)state;
@@ -330,6 +356,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(lost_files_are_rebuilt, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(another_run_takes_over, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_disk_that_cannot_is_said, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(parity_that_cannot_be_written_is_said, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(groups_need_nodes, make_folder, remove_folder),
     };
     return cmocka_run_group_tests_name("redundancy", tests, NULL, NULL);
