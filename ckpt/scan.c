@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/control.h"
 #include "catalog.h"
 #include "folder.h"
 #include "log.h"
@@ -33,6 +34,15 @@ static bool has_a_file(const struct scan *s, const struct record *r)
     return false;
 }
 
+/* What somebody else's line says, and terminals may get to see. */
+static void print_note(FILE *out, const char *text)
+{
+    fputs("note a record cannot be read: ", out);
+    for (size_t i = 0; text[i]; i++)
+        fputc(text_is_control(text, i) ? '?' : text[i], out);
+    fputc('\n', out);
+}
+
 static void print_record(struct scan *s, const char *text, int64_t n, bool newest)
 {
     struct record r;
@@ -44,7 +54,7 @@ static void print_record(struct scan *s, const char *text, int64_t n, bool newes
         return;
     }
     if (record_parse(text, n, RECORD_COMMIT, &r, &why)) {
-        fprintf(s->out, "note a record cannot be read: %s\n", why.text);
+        print_note(s->out, why.text);
         return;
     }
     if (!strcmp(r.meta.run, s->run)) {

@@ -169,8 +169,11 @@ static void print_state(const struct catalog *c, const struct record *r, const s
 static void print_head(const char *run, const struct catalog *c)
 {
     printf("run %s\n", run);
-    for (int i = 0; i < c->n_sources; i++)
-        printf("  %s on %s\n", c->sources[i].dir, c->sources[i].node);
+    for (int i = 0; i < c->n_sources; i++) {
+        char dir[PATH_MAX];
+        plan_shown(c->sources[i].dir, dir, sizeof dir);
+        printf("  %s on %s\n", dir, c->sources[i].node);
+    }
     if (c->notes)
         printf("%s", c->notes);
     printf("  %10s %6s %5s %6s %10s %12s  %s\n", "STEP", "EPOCH", "GEN", "RANKS", "SIZE", "SAMPLES",

@@ -17,6 +17,7 @@
 #include "base/number.h"
 #include "cli/ckpt_place.h"
 #include "launch/rundir.h"
+#include "plan/keys.h"
 #include "prune.h"
 #include "train/run_folder.h"
 
@@ -58,8 +59,9 @@ static int prune_one(struct request *q, const char *folder, const char *run, int
                               .arg = q};
     struct prune_result result;
     struct err err;
-    char size[NUMBER_BYTES];
-    printf("%s, run %s\n", folder, run);
+    char size[NUMBER_BYTES], shown[PATH_MAX];
+    plan_shown(folder, shown, sizeof shown);
+    printf("%s, run %s\n", shown, run);
     if (prune_folder(&o, &result, &err)) {
         cli_error("prune: %s", err.text);
         return EXIT_FAILED;

@@ -505,6 +505,17 @@ static void test_scan(void **unused)
     assert_null(ckpt_scan(path, "n1", "run-1", &err));
     assert_non_null(strstr(err.text, "symbolic link"));
     assert_null(ckpt_scan(dir, "n1", "run 1", &err));
+    assert_int_equal(remove(path), 0);
+    /* what a scan quotes of a line that is no record is no command to a terminal */
+    char *line = log_line("commit v=\033]0;title\007 \302\233m");
+    int dirfd = open(dir, O_DIRECTORY | O_RDONLY);
+    put(dirfd, "run-1.n1.commits", line);
+    char *blob = ckpt_scan(dir, "n1", "run-1", &err);
+    assert_non_null(blob);
+    assert_non_null(strstr(blob, "note a record cannot be read: commit: v=?]0;title? is not"));
+    free(blob);
+    free(line);
+    close(dirfd);
     help_remove(dir);
 }
 
