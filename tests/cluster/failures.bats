@@ -137,10 +137,6 @@ goes_on_with_the_next_launch() {
 
 # ---- processes of ours and of Slurm ----
 
-agent_of() { # RANK: the parent of its worker
-    awk '/^PPid:/ { print $2 }' "/proc/$(worker_of "$1")/status"
-}
-
 # The first process of a node, as the host sees it.
 first_process() { # NODE
     local pid

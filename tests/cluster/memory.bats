@@ -42,10 +42,6 @@ steps_of() { # RUN-DIR
     sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" 2>/dev/null
 }
 
-at_step() { # STEP
-    [ "$(steps_of "$dir" | tail -n 1)" -ge "$1" ] 2>/dev/null
-}
-
 start_training() { # NODES SPARES
     bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-spares="$2" \
         --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
@@ -60,20 +56,6 @@ assert_same() { # TWICE
     expect "losses" "$(losses "$dir")" "$(losses "$here/undisturbed")"
     twice=$(($(steps_of "$dir" | wc -l) - steps))
     [ "$twice" -le "$1" ] || { echo "$twice steps were done again, not $1 at most"; return 1; }
-}
-
-node_of() { # RANK
-    awk -v r="$1" '$1 == r "-" r { print $2 }' "$dir/placement.txt"
-}
-
-worker_of() { # RANK
-    local p
-    for p in $(grep -lzxF "RANK=$1" /proc/[0-9]*/environ 2>/dev/null); do
-        p=${p%/environ}
-        if grep -qzxF "GTRAIN_RUN_DIR=$dir" "$p/environ" && grep -qzx train "$p/cmdline"; then
-            basename "$p"
-        fi
-    done
 }
 
 @test "killed workers, one after the other: one step each at most" {
@@ -93,6 +75,18 @@ worker_of() { # RANK
     wait_for 20 at_step 10
     "$cluster" kill "$(node_of 1)" >/dev/null
     assert_same 1
+    expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
+}
+
+# The memory is the agent's, and goes with it; the node is well, and yet what it had is lost.
+@test "an agent alone is killed: its node's partner has the state" {
+    start_training 5 1
+    wait_for 20 at_step 10
+    local node
+    node=$(node_of 2)
+    kill -KILL "$(agent_of 2)"
+    assert_same 1
+    expect_match "$(cat "$dir/out")" "node $node is lost \(rank 2\): .* takes over rank 2: generation 2"
     expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
 }
 

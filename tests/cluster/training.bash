@@ -35,6 +35,10 @@ worker_of() { # RANK
     done
 }
 
+agent_of() { # RANK: the parent of its worker
+    awk '/^PPid:/ { print $2 }' "/proc/$(worker_of "$1")/status"
+}
+
 # The most steps that were complete, as rank 0 saw it, and were computed again by a later generation.
 most_again() {
     sed -n 's/.*"step":\([0-9]*\),.*"generation":\([0-9]*\),"epoch":\([0-9]*\),.*/\1 \3.\2/p' \
