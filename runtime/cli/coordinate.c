@@ -198,6 +198,7 @@ static struct run_config run_config(const struct coordinate *o, const struct pla
         .least_data = plan->resilience.shrink ? plan->resilience.min_data : 0,
         .heartbeat_ms = plan->resilience.heartbeat_ms,
         .patience_ms = plan->resilience.patience_ms,
+        .start_patience_ms = plan->resilience.start_patience_ms,
         .restarts = plan->resilience.restarts,
         .stall_ms = plan->resilience.stall_ms,
         .steps = plan->training.steps,

@@ -253,6 +253,7 @@ static void assign_all(struct coordinator *c)
 static void place_all(struct coordinator *c)
 {
     struct err err;
+    int missing = c->run.config.nodes - c->run.n_nodes;
     if (run_place(&c->run, &err)) {
         run_stop(&c->run, 1, err.text, clock_ms());
         return;
@@ -262,6 +263,11 @@ static void place_all(struct coordinator *c)
         "%d nodes are there: generation %u starts with %d ranks (%d of %d replicas), %d spare",
         c->run.n_nodes, c->run.config.generation, c->run.world, c->run.config.shape.data,
         c->run.replicas, run_spares(&c->run));
+    if (missing) {
+        runlog_line(&c->log, "%d more have not come: they are not waited for", missing);
+        tell_srun(c, "say %d of %d nodes have come: the run starts without the others",
+                  c->run.n_nodes, c->run.config.nodes);
+    }
     c->replicas = c->run.config.shape.data;
     assign_all(c);
     if (c->options.job_nodes)
@@ -343,8 +349,13 @@ static void take_register(struct coordinator *c, struct peer *peer, const struct
     runlog_line(&c->log, "node %s %s from %s (%u tasks, %u cores, topology %s)", info.node,
                 info.generation || old ? "came back" : "registered", peer->from, info.local_tasks,
                 info.cores, *info.topology ? info.topology : "none");
-    if (c->run.phase != RUN_GATHERING && info.generation != c->run.config.generation)
-        send_assignment(c, peer, run_spares(&c->run)); /* it did not hear the newest */
+    if (c->run.phase == RUN_GATHERING || info.generation == c->run.config.generation)
+        return;
+    send_assignment(c, peer, run_spares(&c->run)); /* it did not hear the newest, or came late */
+    if (!info.generation && !old && c->run.phase == RUN_RUNNING) {
+        runlog_placement(&c->log, c->options.run_dir, &c->run);
+        put_down(c, "running", c->record.text);
+    }
 }
 
 static int take_from_node(struct coordinator *c, struct peer *peer, const struct wire_message *m)

@@ -1,10 +1,12 @@
-/* run.c - the coordinator's rules. What happens after a failure is takeover.c's. */
+/* run.c - the coordinator's rules. How a step begins is gather.c's, what happens after a failure
+ * takeover.c's. */
 #include "launch/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "launch/gather.h"
 #include "launch/takeover.h"
 
 enum { ALONE_PATIENCES = 3 };
@@ -12,7 +14,7 @@ enum { ALONE_PATIENCES = 3 };
 int run_open(struct run *run, const struct run_config *config, int64_t now, struct err *err)
 {
     const struct placement_shape *s = &config->shape;
-    *run = (struct run){.config = *config, .last_tick = now, .furthest = -1};
+    *run = (struct run){.config = *config, .last_tick = now, .furthest = -1, .full_at = -1};
     run->world = s->inner * s->pipeline * s->data;
     run->replicas = s->data;
     if (config->tasks % config->nodes)
@@ -63,82 +65,6 @@ void run_end_because(struct run *run, enum run_cause cause, uint8_t code, const 
     run->code = code;
     run->end_at = at;
     snprintf(run->text, sizeof run->text, "%s", text);
-}
-
-static int same_place(const struct message_register *a, const struct message_register *b)
-{
-    return !strcmp(a->node, b->node) && a->node_id == b->node_id &&
-           a->local_tasks == b->local_tasks;
-}
-
-static int come_back(struct run *run, int i, const struct message_register *info, int64_t now,
-                     struct err *err)
-{
-    struct run_node *node = &run->nodes[i];
-    if (node->state == RUN_NODE_LOST || run->phase == RUN_ENDED)
-        return err_set(err, "node %s came back after it had been given up", info->node);
-    int ours = info->epoch == run->config.epoch && info->generation <= run->config.generation;
-    int too_early =
-        node->state == RUN_NODE_SUSPECT && !info->generation; /* never heard our answer */
-    if (!same_place(&node->info, info) || !(ours || too_early))
-        return err_set(err, "node %s registered twice", info->node);
-    node->state = RUN_NODE_UP;
-    node->heard = now;
-    node->info.port = info->port;
-    return i;
-}
-
-int run_register(struct run *run, const struct message_register *info, int64_t now, struct err *err)
-{
-    for (int i = 0; i < run->n_nodes; i++)
-        if (!strcmp(run->nodes[i].info.node, info->node) ||
-            run->nodes[i].info.node_id == info->node_id)
-            return come_back(run, i, info, now, err);
-    const struct run_config *c = &run->config;
-    if (info->generation)
-        return err_set(err, "node %s belongs to another launch", info->node);
-    if (run->phase != RUN_GATHERING || run->n_nodes == c->nodes)
-        return err_set(err, "node %s is one too many: the step has %d", info->node, c->nodes);
-    if (!*info->node || info->local_tasks != (uint32_t)c->shape.tasks) {
-        err_set(err,
-                "node %s has %u tasks, the others %d: use --ntasks-per-node (gtrain needs the "
-                "same number on each node)",
-                info->node, info->local_tasks, c->shape.tasks);
-        run_stop(run, 1, err->text, now);
-        return -1;
-    }
-    struct run_node *node = &run->nodes[run->n_nodes];
-    *node = (struct run_node){.info = *info, .node_rank = -2, .heard = now};
-    if (!run->n_nodes)
-        run->first_node = now;
-    return run->n_nodes++;
-}
-
-static int nodes_up(const struct run *run)
-{
-    int up = 0;
-    for (int i = 0; i < run->n_nodes; i++)
-        up += run->nodes[i].state == RUN_NODE_UP;
-    return up;
-}
-
-/* Are the nodes that are up enough for all ranks, or for as many replicas as will do? */
-static int enough(const struct run *run)
-{
-    int least = run->config.least_data,
-        replicas = placement_replicas(&run->config.shape, nodes_up(run));
-    return replicas >= (least ? least : run->config.shape.data);
-}
-
-int run_complete(const struct run *run)
-{
-    if (run->phase != RUN_GATHERING || run->cause ||
-        (run->n_nodes < run->config.nodes && !run->late))
-        return 0;
-    for (int i = 0; i < run->n_nodes; i++)
-        if (run->nodes[i].state == RUN_NODE_SUSPECT)
-            return 0;
-    return enough(run);
 }
 
 int run_as_placement(const struct run *run, struct placement_node **nodes, int **node_rank)
@@ -325,7 +251,7 @@ void run_lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_
     snprintf(f.text, sizeof f.text, "node %s is lost (%s): %s", node->info.node, ranks, why);
     if (run->phase == RUN_GATHERING) {
         node->node_rank = -1;
-        if (!enough(run) && run->n_nodes == run->config.nodes) {
+        if (!gather_enough(run) && run->n_nodes == run->config.nodes) {
             run->machine |= !run->cause;
             fail(run, &f);
         }
@@ -336,21 +262,6 @@ void run_lose(struct run *run, int i, const char *why, int64_t silent_ms, int64_
     } else if (node->node_rank >= 0) { /* the run needs no spare, until one is needed */
         fail(run, &f);
     }
-}
-
-void run_not_launched(struct run *run, const char *node, int n, int64_t now)
-{
-    char text[256], others[48] = "";
-    if (run->phase != RUN_GATHERING)
-        return;
-    for (int i = 0; i < run->n_nodes; i++)
-        run->nodes[i].state = RUN_NODE_GONE;
-    if (n > 1)
-        snprintf(others, sizeof others, " and %d more", n - 1);
-    snprintf(text, sizeof text, "node %.128s%s did not answer while the step was launched", node,
-             others);
-    run->machine |= !run->cause;
-    run_end_because(run, RUN_CAUSE_NODE, 1, text, now);
 }
 
 void run_closed(struct run *run, int node, int64_t now)
@@ -568,17 +479,7 @@ void run_tick(struct run *run, int64_t now)
     if (now != run->last_tick) /* with thousands of nodes there are many ticks in a millisecond */
         find_lost(run, now);
     run->last_tick = now;
-    if (run->phase == RUN_GATHERING && run->n_nodes && !run->cause &&
-        now - run->first_node > RUN_GATHER_MS) {
-        char text[256];
-        snprintf(text, sizeof text, "only %d of %d nodes have registered within %d s", run->n_nodes,
-                 run->config.nodes, RUN_GATHER_MS / 1000);
-        run->late = enough(run);
-        if (!run->late) {
-            run_end_because(run, RUN_CAUSE_SURE, 1, text, now);
-            run->machine = 1;
-        }
-    }
+    gather_tick(run, now);
     progress_tick(run, now);
     takeover_tick(run, now);
     if (run->cause && now >= run->end_at)

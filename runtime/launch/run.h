@@ -1,11 +1,14 @@
 /* run.h - what the coordinator knows of a step, and every decision it takes. No input or output
  * here, and no clock: who calls says what time it is. So each rule can be tried as a table.
  *
- * Gathering: nodes register until all are there, then ranks are placed and it is running. Running:
- * ranks finish, fail or are lost with their node. A failure ends a generation (takeover.h); the
- * next begins with the nodes that live, unless it is the end. The first cause decides the end's
- * code and text; nothing changes them afterwards but a cause that explains it better and comes
- * within SETTLE_MS (a rank that says "my peer is gone" is often heard before the peer's own death).
+ * Gathering: nodes register until all are there, then ranks are placed and it is running. When
+ * those that are there have been enough for all ranks of the plan for config.start_patience_ms, the
+ * others are not waited for; one that comes after all is a spare. With fewer it never starts so
+ * soon. Running: ranks finish, fail or are lost with their node. A failure ends a generation
+ * (takeover.h); the next begins with the nodes that live, unless it is the end. The first cause
+ * decides the end's code and text; nothing changes them afterwards but a cause that explains it
+ * better and comes within SETTLE_MS (a rank that says "my peer is gone" is often heard before the
+ * peer's own death).
  */
 #ifndef GTRAIN_LAUNCH_RUN_H
 #define GTRAIN_LAUNCH_RUN_H
@@ -33,6 +36,8 @@ struct run_config {
     struct placement_shape shape;
     int least_data; /* replicas to go on with when no spare is left; 0: with all or not at all */
     int64_t heartbeat_ms, patience_ms;
+    int64_t start_patience_ms; /* once nodes are there for all ranks, for those that are missing; 0:
+                                  as long as for those that are needed, RUN_GATHER_MS */
     int64_t stall_ms; /* a run that makes no step for so long at least is looked at; 0: none is */
     int64_t steps;    /* of the whole run, 0: not known */
     int restarts;     /* of a rank that fails again and again, before it is called a bug */
@@ -95,6 +100,7 @@ struct run {
     int world;              /* ranks now */
     int replicas;           /* of the plan; config.shape.data: those that there are now */
     int64_t first_node, last_tick;
+    int64_t full_at;  /* since when there have been nodes for all ranks; -1: there are not */
     int late;         /* some nodes did not come in time: it goes on without them */
     int64_t furthest; /* step any rank has ever completed, -1 none */
     int ordered;      /* a rank ended on a signal to the step: nothing is taken over any more */
@@ -118,7 +124,7 @@ void run_close(struct run *run);
 /* A node registers, or comes back. Returns its index, or -1 with what to tell it. */
 int run_register(struct run *run, const struct message_register *info, int64_t now,
                  struct err *err);
-/* All nodes are there that will be, enough for all ranks, none placed yet. */
+/* All nodes are there that will be waited for, enough for all ranks, none placed yet. */
 int run_complete(const struct run *run);
 /* Give out ranks; the phase becomes RUNNING. */
 int run_place(struct run *run, struct err *err);

@@ -98,17 +98,18 @@ struct plan_checkpoint {
 };
 
 struct plan_resilience {
-    int spares;              /* nodes */
-    int64_t heartbeat_ms;    /* 1000 */
-    int64_t patience_ms;     /* 10000 */
-    int64_t comm_timeout_ms; /* 600000: one wait in a collective */
-    int64_t stall_ms;        /* without a step, before it is looked who hangs */
-    int restarts;            /* of a crashed worker on a healthy node, before it is called a bug */
-    int relaunches;          /* 3: of a step in its allocation, without progress in between */
-    int requeues;            /* 10: of a batch job that has run out of nodes */
-    bool shrink;             /* fewer replicas where no spare is left: */
-    int min_data;            /* 1: so many at least */
-    double mtbf_hours;       /* between failures of one node */
+    int spares;                /* nodes */
+    int64_t heartbeat_ms;      /* 1000 */
+    int64_t patience_ms;       /* 10000 */
+    int64_t start_patience_ms; /* 30000: with nodes for all ranks, for those that are missing */
+    int64_t comm_timeout_ms;   /* 600000: one wait in a collective */
+    int64_t stall_ms;          /* without a step, before it is looked who hangs */
+    int restarts;      /* of a crashed worker on a healthy node, before it is called a bug */
+    int relaunches;    /* 3: of a step in its allocation, without progress in between */
+    int requeues;      /* 10: of a batch job that has run out of nodes */
+    bool shrink;       /* fewer replicas where no spare is left: */
+    int min_data;      /* 1: so many at least */
+    double mtbf_hours; /* between failures of one node */
 };
 
 /* Where a checked value stands in the file, for errors found later (a world that does not fit, a

@@ -156,6 +156,28 @@ random_while() {
     assert_same
 }
 
+# Launched by Slurm, and its agent never heard of: there are nodes enough without it.
+@test "a spare that does not come is not waited for, and one that comes late takes over" {
+    cat >"$here/agent" <<END
+#!/bin/sh
+[ "\$SLURM_NODEID" != 4 ] || until [ -e $dir/come ]; do sleep 0.1; done
+exec $(tr ' ' '\n' <<<"$plugin_line" | sed -n 's/^agent=//p') "\$@"
+END
+    chmod 755 "$here/agent"
+    set_plugstack "$(sed -E "s,agent=/[^ ]*,agent=$here/agent," <<<"$plugin_line")"
+    sed -i 's/patience_ms: 2000/patience_ms: 2000, start_patience_ms: 1000/' "$here/train.yaml"
+    start_training 5 1
+    wait_for 20 at_step 5
+    set_plugstack "$plugin_line"
+    expect_match "$(cat "$dir/out")" "4 of 5 nodes have come: the run starts without the others"
+    expect "spares" "$(grep -c '^spare' "$dir/placement.txt")" 0
+    touch "$dir/come"
+    wait_for 20 grep -q '^spare' "$dir/placement.txt"
+    "$cluster" kill "$(node_of 1)" >/dev/null
+    assert_same
+    expect_match "$(cat "$dir/out")" "takes over rank 1: generation 2 starts"
+}
+
 @test "a rank that always fails ends the run with its exit code, soon" {
     run bounded srun -N2 --ntasks-per-node=2 --gtrain-plan="$here/plan.yaml" --gtrain-dir="$dir" \
         sh -c '[ $RANK = 2 ] && exit 7; sleep 60'
