@@ -90,7 +90,7 @@ struct plan_checkpoint {
     int64_t shared_bytes_per_s; /* of one rank, while it trains; 0: unbounded */
     int64_t every;              /* steps; 0: never; PLAN_AUTO: from what a checkpoint costs */
     int keep;                   /* committed checkpoints kept, >= 2 */
-    int64_t snapshots;          /* steps between copies in the nodes' memory; 0: none */
+    int64_t snapshots;          /* steps between copies in the nodes' memory; 0: none; PLAN_AUTO */
     enum plan_redundancy redundancy;
     int group_files, group_parities; /* of xor and rs: P and K, a group is P + K nodes; else 0 */
     int queue_depth;                 /* writes in flight a rank */

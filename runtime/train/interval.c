@@ -23,6 +23,14 @@ int64_t interval_steps(const struct interval_facts *f)
     return (int64_t)fmin(steps, STEPS_MAX);
 }
 
+int64_t interval_share_steps(double cost_s, double step_s)
+{
+    if (!(step_s > 0))
+        return 1;
+    double steps = ceil(cost_s / (INTERVAL_SHARE * step_s));
+    return (int64_t)fmin(fmax(1, steps), STEPS_MAX);
+}
+
 /* "2.1 ms", "1.3 s", "5.2 min", "3.1 h", "12.4 days" */
 static void print_time(double s, char *text, size_t size)
 {
@@ -46,6 +54,15 @@ void interval_text(const struct interval_facts *f, int64_t steps, char *text, si
     snprintf(text, size,
              "checkpoint every %lld step%s: stall %s, write %s, one failure per %s expected",
              (long long)steps, steps == 1 ? "" : "s", stall, write, mtbf);
+}
+
+void interval_share_text(double cost_s, double step_s, int64_t steps, char *text, size_t size)
+{
+    char cost[32], step[32];
+    print_time(cost_s, cost, sizeof cost);
+    print_time(step_s, step, sizeof step);
+    snprintf(text, size, "snapshot every %lld step%s: %s each, a step %s", (long long)steps,
+             steps == 1 ? "" : "s", cost, step);
 }
 
 void interval_note(struct interval_window *w, double value)

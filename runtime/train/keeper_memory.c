@@ -52,7 +52,6 @@ int keeper_memory_open(struct keeper *keeper, struct err *err)
     if (snapshot_open(&m->snapshot, keeper->k, err) ||
         ckpt_memory_open(&m->slots, &options, keeper->tensors, keeper->n_tensors, &io, err))
         return -1;
-    m->every = keeper->plan->checkpoint.snapshots;
     return 0;
 }
 
@@ -288,21 +287,34 @@ int keeper_memory_start(struct keeper *keeper, bool *common, struct err *err)
 
 /* ---- while training ---- */
 
-int keeper_memory_begin(struct keeper *keeper, int64_t step, bool first, struct err *err)
+static int begin(struct keeper *keeper, const struct ckpt_key *key, struct err *err)
 {
     struct keeper_memory *m = &keeper->memory;
-    const struct ckpt_decision *d = &keeper->decision;
-    struct ckpt_key key = {keeper->identity->epoch, keeper->identity->generation, step};
-    if (!m->slots || (!first && step % m->every))
+    m->newest = key->step;
+    if (!m->slots)
         return 0;
-    if (first && !d->found)
-        return 0; /* first weights can be made again */
-    if (first && d->memory && m->same_cut)
-        key = key_of(d); /* where it is already it need not be copied */
     snapshot_begin(&m->snapshot, keeper->stream);
-    if (mirror_begin(&m->mirror, &key, step * keeper->plan->training.global_batch, err))
-        return err_prefix(err, "snapshot of step %lld", (long long)step);
+    if (mirror_begin(&m->mirror, key, key->step * keeper->plan->training.global_batch, err))
+        return err_prefix(err, "snapshot of step %lld", (long long)key->step);
     return 0;
+}
+
+int keeper_memory_begin(struct keeper *keeper, int64_t step, struct err *err)
+{
+    struct ckpt_key key = {keeper->identity->epoch, keeper->identity->generation, step};
+    return begin(keeper, &key, err);
+}
+
+int keeper_memory_begin_restored(struct keeper *keeper, int64_t step, struct err *err)
+{
+    const struct ckpt_decision *d = &keeper->decision;
+    keeper->memory.newest = step;
+    if (!d->found)
+        return 0; /* first weights can be made again */
+    if (!d->memory || !keeper->memory.same_cut)
+        return keeper_memory_begin(keeper, step, err);
+    struct ckpt_key key = key_of(d); /* where it is already it need not be copied */
+    return begin(keeper, &key, err);
 }
 
 int keeper_memory_join(struct keeper *keeper, struct kstream *stream, int64_t *stall_ns,
@@ -317,6 +329,11 @@ int keeper_memory_join(struct keeper *keeper, struct kstream *stream, int64_t *s
         snapshot_join(&m->snapshot, stream);
     m->joined = begun;
     return 0;
+}
+
+double keeper_memory_cost(const struct keeper *keeper)
+{
+    return (double)keeper->memory.mirror.cost_ns * 1e-9;
 }
 
 void keeper_memory_confirm(struct keeper *keeper)

@@ -22,7 +22,7 @@ struct keeper_memory {
     struct ckpt *filler; /* where the plan has no files: what pieces are put together in */
     int (*note)(void *arg, int64_t step, char note[CKPT_MEMORY_NOTE], struct err *err);
     void *note_arg;    /* as in mirror_options; set before keeper_memory_start */
-    int64_t every;     /* steps; 0: none are taken */
+    int64_t newest;    /* step of the one begun last, or of the start */
     int retries;       /* decisions whose slots turned out to be damaged */
     int partner, ward; /* ranks, -1: none */
     bool forget;       /* at the close: the run goes back behind what memory has */
@@ -51,9 +51,14 @@ int keeper_memory_fill(struct keeper *keeper, struct err *err);
  * (memory.unfit). memory.side becomes the mirror's. */
 int keeper_memory_start(struct keeper *keeper, bool *common, struct err *err);
 
-/* The state after `step` steps, as the stream makes it, if it is due or (first) was restored. It
- * must not be changed before the join. Does not wait; no network. */
-int keeper_memory_begin(struct keeper *keeper, int64_t step, bool first, struct err *err);
+/* The state after `step` steps, as the stream makes it; restored: that which the run begins with.
+ * It must not be changed before the join. Does not wait; no network. */
+int keeper_memory_begin(struct keeper *keeper, int64_t step, struct err *err);
+int keeper_memory_begin_restored(struct keeper *keeper, int64_t step, struct err *err);
+
+/* Seconds that the newest whole snapshot cost this rank at most: how long it was held, and what the
+ * mirror's thread computed, as if that had been on a core that training wants. 0: none is whole. */
+double keeper_memory_cost(const struct keeper *keeper);
 
 /* Before the sum that the update needs: what was begun is whole on this rank, and its ward's.
  * What comes on `stream` may change the state. */

@@ -33,6 +33,7 @@ struct loop {
     int64_t began_ns[2];          /* by step parity */
     int64_t stall_ns[2];          /* likewise: how long the step waited for a checkpoint's copy */
     struct pace pace;             /* of checkpoints */
+    struct pace snapshots;        /* of those in memory */
     struct result noted[RESULTS]; /* of the steps up to start, where they came with the state */
     bool stop;                    /* the tally says so */
     bool common;                  /* a failure that all ranks have with the same text */
@@ -65,6 +66,12 @@ static bool saves(const struct loop *l, int64_t done)
            (keeper_degraded(&l->keeper) && done == l->start + 1);
 }
 
+/* Nobody goes on from the last step. */
+static bool takes_snapshot(const struct loop *l, int64_t done)
+{
+    return done < l->plan->training.steps && pace_due(&l->snapshots, done, l->keeper.memory.newest);
+}
+
 /* ---- finishing a step ---- */
 
 static int commit(struct loop *l, int64_t durable, struct err *err)
@@ -80,9 +87,12 @@ static int hear_pace(struct loop *l, const struct step_result *result, double st
                      struct err *err)
 {
     struct err why;
-    if (!pace_hear(&l->pace, result, step_s, &why))
-        return 0;
-    return event(l, "interval", l->finished, why.text, err);
+    if (pace_hear(&l->pace, result, step_s, &why) &&
+        event(l, "interval", l->finished, why.text, err))
+        return -1;
+    return pace_hear(&l->snapshots, result, step_s, &why)
+               ? event(l, "interval", l->finished, why.text, err)
+               : 0;
 }
 
 /* How copies to the shared folder went since the step before. */
@@ -251,14 +261,15 @@ static int submit(struct loop *l, struct err *err)
     word.written = l->keeper.written;
     keeper_cost(&l->keeper, &word.stall_s, &word.write_s);
     word.every = pace_word(&l->pace);
-    if (number == l->start && keeper_memory_begin(&l->keeper, number, true, err))
+    word.snapshot_s = keeper_memory_cost(&l->keeper);
+    word.snapshot_every = pace_word(&l->snapshots);
+    if (number == l->start && keeper_memory_begin_restored(&l->keeper, number, err))
         return -1;
     l->began_ns[number & 1] = clock_ns();
     if (trainer_step(&l->trainer, number, &word, err))
         return err_prefix(err, "step %" PRId64, number + 1);
     l->submitted = number + 1;
-    if (l->submitted < l->plan->training.steps &&
-        keeper_memory_begin(&l->keeper, l->submitted, false, err))
+    if (takes_snapshot(l, l->submitted) && keeper_memory_begin(&l->keeper, l->submitted, err))
         return -1;
     return saves(l, l->submitted) ? begin_save(l, l->submitted, err) : 0;
 }
@@ -547,7 +558,8 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
     if (end != TRAIN_DONE)
         return end;
     r->step.guard = (struct step_guard){before_sum, before_update, l};
-    pace_open(&l->pace, o->plan, &o->identity);
+    pace_open(&l->pace, PACE_CHECKPOINTS, o->plan, &o->identity);
+    pace_open(&l->snapshots, PACE_SNAPSHOTS, o->plan, &o->identity);
     if (keeper_adopt(&l->keeper, err) || keeper_redundancy_start(&l->keeper, err))
         return TRAIN_FAILED;
     l->start = start.restored ? start.position.step : 0;

@@ -125,6 +125,7 @@ static void copy(struct mirror *m)
 static void make_whole(struct mirror *m)
 {
     struct err err;
+    int64_t start = clock_thread_ns();
     copy(m);
     while (m->copying)
         pthread_cond_wait(&m->to_thread, &m->lock);
@@ -137,6 +138,7 @@ static void make_whole(struct mirror *m)
             m->failure = err;
         }
     }
+    m->worked_ns = clock_thread_ns() - start;
     m->wanted = false;
     pthread_cond_broadcast(&m->from_thread);
 }
@@ -221,8 +223,10 @@ int mirror_join(struct mirror *m, int64_t deadline_ms, int64_t *stall_ns, struct
         if (err)
             *err = m->failure;
     }
+    int64_t worked_ns = m->worked_ns;
     pthread_mutex_unlock(&m->lock);
     *stall_ns = m->begin_ns + clock_ns() - start;
+    m->cost_ns = *stall_ns + worked_ns;
     return rv;
 }
 

@@ -36,6 +36,7 @@ struct mirror {
     /* The caller's thread. */
     bool begun;
     int64_t begin_ns;    /* how long it was held by the begin */
+    int64_t cost_ns;     /* of the newest that is whole: begin, join, and the thread's work */
     struct ckpt_key key; /* of the snapshot begun last */
 
     pthread_mutex_t lock;
@@ -47,6 +48,7 @@ struct mirror {
     bool fresh;  /* it is copied, not found in memory */
     bool stop, failed;
     int next, copying; /* tensor to be copied next; how many are under way */
+    int64_t worked_ns; /* what the thread has computed for the newest */
     struct err failure;
 };
 

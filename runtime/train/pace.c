@@ -1,17 +1,21 @@
 /* pace.c - see pace.h. */
 #include "train/pace.h"
 
-void pace_open(struct pace *p, const struct plan *plan, const struct train_identity *identity)
+void pace_open(struct pace *p, enum pace_of of, const struct plan *plan,
+               const struct train_identity *identity)
 {
+    const struct plan_checkpoint *c = &plan->checkpoint;
+    int64_t every = of == PACE_CHECKPOINTS ? c->every : c->snapshots;
     int per_node = identity->local_world > 0 ? identity->local_world : 1;
     int nodes = (identity->world + per_node - 1) / per_node;
-    *p = (struct pace){.automatic = plan->checkpoint.every == PLAN_AUTO,
+    *p = (struct pace){.of = of,
+                       .automatic = every == PLAN_AUTO,
                        .decides = identity->rank == 0,
-                       .every = plan->checkpoint.every,
+                       .every = every,
                        .mtbf_s = interval_mtbf_s(plan->resilience.mtbf_hours, nodes),
                        .counted = -1};
     if (p->automatic)
-        p->every = INTERVAL_FIRST;
+        p->every = of == PACE_CHECKPOINTS ? INTERVAL_FIRST : 1;
 }
 
 bool pace_due(const struct pace *p, int64_t done, int64_t last)
@@ -26,27 +30,59 @@ int64_t pace_word(const struct pace *p)
     return p->decided;
 }
 
-bool pace_hear(struct pace *p, const struct step_result *result, double step_s, struct err *why)
+/* False: nothing new is known. */
+static bool note_checkpoint(struct pace *p, const struct step_result *result)
 {
-    if (!p->automatic)
-        return false;
-    if (result->every > 0)
-        p->every = result->every;
-    if (!p->decides)
-        return false;
-    interval_note(&p->step_s, step_s);
     if (result->finished <= p->counted || result->write_s <= 0)
         return false;
     p->counted = result->finished;
     interval_note(&p->stall_s, result->stall_s);
     interval_note(&p->write_s, result->write_s);
+    return true;
+}
+
+/* Each cost is told until there is another; false: too little is known. */
+static bool note_snapshot(struct pace *p, const struct step_result *result)
+{
+    int64_t cost_ns = (int64_t)(result->snapshot_s * 1e9);
+    if (result->snapshot_s <= 0 || cost_ns == p->counted)
+        return false;
+    p->counted = cost_ns;
+    interval_note(&p->stall_s, result->snapshot_s);
+    return p->stall_s.n >= INTERVAL_TRIED;
+}
+
+static void decide_checkpoints(struct pace *p, struct err *why)
+{
     struct interval_facts facts = {.stall_s = interval_median(&p->stall_s),
                                    .write_s = interval_median(&p->write_s),
                                    .step_s = interval_median(&p->step_s),
                                    .mtbf_s = p->mtbf_s};
-    bool first = p->decided == 0;
     p->decided = interval_steps(&facts);
-    if (first)
-        interval_text(&facts, p->decided, why->text, sizeof why->text);
+    interval_text(&facts, p->decided, why->text, sizeof why->text);
+}
+
+static void decide_snapshots(struct pace *p, struct err *why)
+{
+    double cost_s = interval_median(&p->stall_s), step_s = interval_median(&p->step_s);
+    p->decided = interval_share_steps(cost_s, step_s);
+    interval_share_text(cost_s, step_s, p->decided, why->text, sizeof why->text);
+}
+
+bool pace_hear(struct pace *p, const struct step_result *result, double step_s, struct err *why)
+{
+    bool checkpoints = p->of == PACE_CHECKPOINTS;
+    int64_t every = checkpoints ? result->every : result->snapshot_every;
+    if (!p->automatic)
+        return false;
+    if (every > 0)
+        p->every = every;
+    if (!p->decides)
+        return false;
+    interval_note(&p->step_s, step_s);
+    if (!(checkpoints ? note_checkpoint(p, result) : note_snapshot(p, result)))
+        return false;
+    bool first = p->decided == 0;
+    checkpoints ? decide_checkpoints(p, why) : decide_snapshots(p, why);
     return first;
 }

@@ -288,7 +288,7 @@ static int open_sides(struct session *s, struct kernels *k, struct train_options
 {
     const struct launch_identity *id = s->identity;
     const struct plan_checkpoint *c = &s->plan->checkpoint;
-    s->memory = id->kind == LAUNCH_AGENT && id->n_memory >= CKPT_MEMORY_SLOTS && c->snapshots > 0;
+    s->memory = id->kind == LAUNCH_AGENT && id->n_memory >= CKPT_MEMORY_SLOTS && c->snapshots != 0;
     t->mirror = t->carrier = (struct side){.comm = NULL};
     if (id->world == id->local_world)
         return 0;

@@ -91,7 +91,9 @@ int step_begin(struct step *s, struct kstream *stream, int64_t number, const str
     h->word[STEP_COPIED] = (double)word->copied;
     h->word[STEP_STALL] = word->stall_s;
     h->word[STEP_WRITE] = word->write_s;
+    h->word[STEP_SNAPSHOT] = word->snapshot_s;
     h->word[STEP_EVERY] = (double)word->every;
+    h->word[STEP_SNAPSHOT_EVERY] = (double)word->snapshot_every;
     h->word[STEP_STOP] = word->stop ? 1 : 0;
     KSUBMIT(s->k, stream, UPLOAD, upload, .out = s->values, .host = h->values);
     for (int i = 0; i < STEP_WORDS; i++)
@@ -255,7 +257,9 @@ int step_collect(struct step *s, int64_t number, struct step_result *out, struct
         .written = (int64_t)least_of(words + STEP_WRITTEN * s->world, s->world) - 1,
         .stall_s = most_of(words + STEP_STALL * s->world, s->world),
         .write_s = most_of(words + STEP_WRITE * s->world, s->world),
+        .snapshot_s = most_of(words + STEP_SNAPSHOT * s->world, s->world),
         .every = (int64_t)once[STEP_EVERY - STEP_BY_RANK],
+        .snapshot_every = (int64_t)once[STEP_SNAPSHOT_EVERY - STEP_BY_RANK],
         .stop = once[STEP_STOP - STEP_BY_RANK] > 0,
     };
     read_copied(words + STEP_COPIED * s->world, s->world, out);

@@ -12,7 +12,9 @@
  *                   durable, minus that when it failed, 0 else
  *   [world]         seconds that the newest checkpoint held this rank
  *   [world]         seconds from there until its file was durable; 0: none is
+ *   [world]         seconds that the newest snapshot in memory cost this rank; 0: none is
  *   [1]             steps between checkpoints, as rank 0 decides; 0: not decided
+ *   [1]             likewise between snapshots
  *   [1]             how many ranks were asked to stop
  *   [2]             norm and clip factor, written by the device after the reduction
  *
@@ -32,8 +34,10 @@ enum step_tells {
     STEP_COPIED,
     STEP_STALL,
     STEP_WRITE,
+    STEP_SNAPSHOT,
     STEP_BY_RANK, /* those before have an entry for each rank */
     STEP_EVERY = STEP_BY_RANK,
+    STEP_SNAPSHOT_EVERY,
     STEP_STOP,
     STEP_WORDS
 };
@@ -74,12 +78,12 @@ struct step {
 
 /* What a rank has to tell the others. */
 struct step_word {
-    int64_t finished;        /* newest checkpoint step durable here, -1: none */
-    int64_t written;         /* likewise of the own file alone */
-    int64_t copied;          /* as in the tally */
-    double stall_s, write_s; /* likewise */
-    int64_t every;           /* likewise; rank 0 */
-    bool stop;               /* asked to stop */
+    int64_t finished;                    /* newest checkpoint step durable here, -1: none */
+    int64_t written;                     /* likewise of the own file alone */
+    int64_t copied;                      /* as in the tally */
+    double stall_s, write_s, snapshot_s; /* likewise */
+    int64_t every, snapshot_every;       /* likewise; rank 0 */
+    bool stop;                           /* asked to stop */
 };
 
 /* What the ranks learnt of one step. */
@@ -90,9 +94,9 @@ struct step_result {
     int64_t written;  /* likewise of their own files alone */
     int64_t copied;   /* as in the tally, once no rank's is 0: what all have, or the failed one's */
     int copied_rank;  /* the first with that */
-    double stall_s, write_s; /* the most that any rank has */
-    int64_t every;           /* as in the tally */
-    bool stop;               /* somebody was asked to stop */
+    double stall_s, write_s, snapshot_s; /* the most that any rank has */
+    int64_t every, snapshot_every;       /* as in the tally */
+    bool stop;                           /* somebody was asked to stop */
 };
 
 int step_open(struct step *s, struct kernels *k, struct comm *comm, const struct mesh *mesh,

@@ -5,7 +5,8 @@
  *
  * (defaults: a folder below $TMPDIR or /var/tmp, 5, 8). With --snapshots no checkpoints are
  * written, but each step's state is copied into memory that outlives the process; with --partners
- * each rank is on a node of its own, and has a copy of the other's, too.
+ * each rank is on a node of its own, and has a copy of the other's, too. checkpoint.snapshots=auto
+ * takes them as often as the plan key says.
  *
  * A model that learns random bytes on ranks that are threads of this process, two with one thread
  * each unless the settings say otherwise. A pair is a run of STEPS steps without checkpoints and
@@ -49,6 +50,7 @@ struct bench {
     int pairs, steps, n_changes;
     char *changes[CHANGES_MAX];
     double state_bytes; /* of one rank */
+    int64_t every;      /* steps from one to the next, as the plan says */
     int64_t tokens;     /* of a step */
     uint32_t epoch;
     double without[PAIRS_MAX], with[PAIRS_MAX], ratio[PAIRS_MAX]; /* tokens/s */
@@ -152,6 +154,8 @@ static double run(struct bench *b, bool saves, struct watch *w, struct err *err)
     w->cpu_s += processor_s();
     b->tokens = plan->training.global_batch * plan->training.sequence;
     b->state_bytes = state_bytes(plan);
+    if (saves)
+        b->every = files ? plan->checkpoint.every : plan->checkpoint.snapshots;
     plan_free(plan);
     if (end != TRAIN_DONE)
         return 0;
@@ -181,8 +185,14 @@ static void print_figures(struct bench *b)
            b->state_bytes / 1e6, (long long)b->tokens, b->pairs, b->steps);
     print_spread("step without", "tokens/s", b->without, b->pairs);
     printf("%-44s %10.4g s\n", "  one step", (double)b->tokens / b->without[b->pairs / 2]);
-    char with[64];
-    snprintf(with, sizeof with, "with a %s at every step", kind_names[b->kind]);
+    char with[96];
+    int n = snprintf(with, sizeof with, "with a %s ", kind_names[b->kind]);
+    if (b->every == PLAN_AUTO)
+        snprintf(with + n, sizeof with - (size_t)n, "as often as is cheap");
+    else if (b->every == 1)
+        snprintf(with + n, sizeof with - (size_t)n, "at every step");
+    else
+        snprintf(with + n, sizeof with - (size_t)n, "every %lld steps", (long long)b->every);
     print_spread(with, "tokens/s", b->with, b->pairs);
     print_spread("with / without", "", b->ratio, b->pairs);
     print_spread("processor time, with / without", "", b->cpu_ratio, b->pairs);

@@ -1,15 +1,18 @@
-/* test_interval.c - how often checkpoints are made where the plan says auto: the formula, that all
- * ranks take it over at the same step, and a run that does it. */
+/* test_interval.c - how often checkpoints and snapshots are made where the plan says auto: the
+ * formulas, that all ranks take it over at the same step, and a run that does it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "ckpt.h"
+#include "memory.h"
 #include "train/pace.h"
 #include "train_rig.h"
 
@@ -47,6 +50,35 @@ static void decision(void **state)
             fail_msg("case %zu: %lld steps, not %lld", i, (long long)got,
                      (long long)cases[i].steps);
     }
+}
+
+static void share(void **state)
+{
+    (void)state;
+    static const struct {
+        double cost_s, step_s;
+        int64_t steps;
+    } cases[] = {
+        {0.004, 0.66, 2},  /* 0.61 % of each step; of every second one 0.30 % */
+        {0.0033, 0.66, 1}, /* 0.5 % */
+        {0.010, 0.18, 12}, /* 5.6 %; 0.46 % */
+        {0.010, 60, 1},
+        {2, 0.1, 4000}, /* 20 steps' time: as rare */
+        {0, 0.1, 1},
+        {0.001, 0, 1},           /* a step that took no time says nothing */
+        {1e9, 1e-9, 1000000000}, /* as many steps as a plan may have */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t got = interval_share_steps(cases[i].cost_s, cases[i].step_s);
+        if (got != cases[i].steps)
+            fail_msg("case %zu: %lld steps, not %lld", i, (long long)got,
+                     (long long)cases[i].steps);
+    }
+    char text[200];
+    interval_share_text(0.010, 0.18, 12, text, sizeof text);
+    assert_string_equal(text, "snapshot every 12 steps: 10 ms each, a step 180 ms");
+    interval_share_text(2, 1000, 1, text, sizeof text);
+    assert_string_equal(text, "snapshot every 1 step: 2 s each, a step 16.7 min");
 }
 
 /* 419 failures in 54 days on 2,048 nodes, as the default was made; one node alone: 264 days. */
@@ -104,7 +136,7 @@ static void ranks_agree(void **state)
     int64_t last = 0;
     for (int r = 0; r < 2; r++) {
         struct train_identity identity = {.rank = r, .world = 2, .local_world = 1};
-        pace_open(&pace[r], &plan, &identity);
+        pace_open(&pace[r], PACE_CHECKPOINTS, &plan, &identity);
     }
     for (int64_t step = 1; step <= 400; step++) {
         struct err why;
@@ -126,19 +158,63 @@ static void ranks_agree(void **state)
     assert_int_equal(pace[0].every, 54);
 }
 
-static void as_the_plan_says(void **state)
+/* The first costs 100 times what the others do. Until enough are known there is one at each step;
+ * then each costs a bit more than 10 ms of steps of 0.5 s, which would be every fourth. */
+static void ranks_agree_on_snapshots(void **state)
 {
     (void)state;
-    struct plan plan = {.checkpoint = {.every = 3}};
+    struct plan plan = {.checkpoint = {.snapshots = PLAN_AUTO}};
+    struct pace pace[2];
+    struct step_result result = {.finished = -1};
+    int told = 0, taken = 0;
+    int64_t last = 0;
+    for (int r = 0; r < 2; r++) {
+        struct train_identity identity = {.rank = r, .world = 2, .local_world = 1};
+        pace_open(&pace[r], PACE_SNAPSHOTS, &plan, &identity);
+    }
+    for (int64_t step = 1; step <= 100; step++) {
+        struct err why;
+        assert_int_equal(pace_due(&pace[0], step, last), pace_due(&pace[1], step, last));
+        if (pace_due(&pace[0], step, last)) {
+            result.snapshot_s = taken ? 10e-3 + 1e-6 * taken : 1;
+            taken++;
+            last = step;
+        }
+        result.snapshot_every = pace_word(&pace[0]) + pace_word(&pace[1]);
+        told += pace_hear(&pace[0], &result, 0.5, &why);
+        told += pace_hear(&pace[1], &result, 0.9, &why);
+        assert_int_equal(pace[0].every, pace[1].every);
+        if (step <= INTERVAL_TRIED)
+            assert_int_equal(last, step);
+    }
+    assert_int_equal(told, 1);
+    assert_int_equal(pace[0].every, 5); /* the costs grow by a microsecond each */
+}
+
+static void check_fixed(enum pace_of of)
+{
+    struct plan plan = {.checkpoint = {.every = 3, .snapshots = 3}};
     struct train_identity identity = {.world = 1, .local_world = 1};
-    struct step_result result = {.finished = 3, .stall_s = 1, .write_s = 1, .every = 7};
+    struct step_result result = {.finished = 3,
+                                 .stall_s = 1,
+                                 .write_s = 1,
+                                 .snapshot_s = 1,
+                                 .every = 7,
+                                 .snapshot_every = 7};
     struct pace pace;
     struct err why;
-    pace_open(&pace, &plan, &identity);
+    pace_open(&pace, of, &plan, &identity);
     assert_false(pace_hear(&pace, &result, 1, &why));
     assert_int_equal(pace_word(&pace), 0);
     for (int64_t done = 1; done < 10; done++)
         assert_int_equal(pace_due(&pace, done, 0), done % 3 == 0);
+}
+
+static void as_the_plan_says(void **state)
+{
+    (void)state;
+    check_fixed(PACE_CHECKPOINTS);
+    check_fixed(PACE_SNAPSHOTS);
 }
 
 /* ---- a run ---- */
@@ -175,13 +251,41 @@ static void run_finds_it(void **state)
     rig_folder_remove(folder);
 }
 
+/* With memory that outlives the ranks: one event says how often, and the losses are those of a run
+ * that takes none. */
+static void run_takes_snapshots(void **state)
+{
+    (void)state;
+    char folder[256], events[300];
+    int fds[2 * CKPT_MEMORY_SLOTS];
+    struct rig_result with, without;
+    rig_folder_make(folder);
+    snprintf(events, sizeof events, "%s/events.jsonl", folder);
+    for (int i = 0; i < 2 * CKPT_MEMORY_SLOTS; i++)
+        assert_true((fds[i] = memfd_create("snapshots", MFD_CLOEXEC)) >= 0);
+    struct rig_run run = {.folder = folder,
+                          .steps = STEPS,
+                          .changes = {"checkpoint.snapshots=auto", "parallel.data=2"},
+                          .node_ranks = 1};
+    rig_train_well(&run, &without);
+    run.memory = fds;
+    run.records = true;
+    rig_train_well(&run, &with);
+    assert_int_equal(count_in(events, "snapshot every "), 1);
+    assert_memory_equal(with.loss, without.loss, (size_t)with.n * sizeof *with.loss);
+    for (int i = 0; i < 2 * CKPT_MEMORY_SLOTS; i++)
+        close(fds[i]);
+    rig_folder_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decision),     cmocka_unit_test(failures),
         cmocka_unit_test(text),         cmocka_unit_test(median),
         cmocka_unit_test(ranks_agree),  cmocka_unit_test(as_the_plan_says),
-        cmocka_unit_test(run_finds_it),
+        cmocka_unit_test(run_finds_it), cmocka_unit_test(run_takes_snapshots),
+        cmocka_unit_test(share),        cmocka_unit_test(ranks_agree_on_snapshots),
     };
     return cmocka_run_group_tests_name("interval", tests, NULL, NULL);
 }
