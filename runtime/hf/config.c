@@ -63,6 +63,15 @@ static int take_bool(const struct json_object *o, const char *key, bool *out, st
     return err_set(err, "%s is a %s: true or false is expected", key, kind_of(value));
 }
 
+static int check_whole_heads(const struct json_object *o, struct err *err)
+{
+    struct json_object *part = get(o, "partial_rotary_factor");
+    if (!part || json_object_get_double(part) == 1)
+        return 0;
+    return err_set(err, "partial_rotary_factor is %.60s: only 1 is built here",
+                   json_object_to_json_string(part));
+}
+
 /* These decide the arithmetic, and one value of each is built here. */
 static int check_kind(const struct json_object *o, struct err *err)
 {
@@ -80,12 +89,27 @@ static int check_kind(const struct json_object *o, struct err *err)
         return err_set(err, "%s is %.60s: only \"%s\" is built here", words[i].key,
                        value ? json_object_to_json_string(value) : "missing", words[i].only);
     }
+    if (check_whole_heads(o, err))
+        return -1;
     for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
         bool on;
         if (take_bool(o, off[i], &on, err))
             return -1;
         if (on)
             return err_set(err, "%s is true: only models without are built here", off[i]);
+    }
+    return 0;
+}
+
+/* Not one set for each kind of layer. */
+static int check_rope_keys(const struct json_object *rope, struct err *err)
+{
+    if (check_whole_heads(rope, err))
+        return -1;
+    json_object_object_foreach((struct json_object *)rope, key, value)
+    {
+        if (json_object_get_type(value) == json_type_object)
+            return err_set(err, "%.60s is an object: one set of rotary settings is expected", key);
     }
     return 0;
 }
@@ -126,7 +150,7 @@ static int take_rope(const struct json_object *o, struct plan_model *m, struct e
         return -1;
     if (all && take_real(all, "rope_theta", m->rope_theta, &m->rope_theta, err))
         return -1;
-    return scaling ? take_scaling(scaling, m, err) : 0;
+    return scaling && (check_rope_keys(scaling, err) || take_scaling(scaling, m, err)) ? -1 : 0;
 }
 
 static int take_model(const struct json_object *o, struct hf_config *c, struct err *err)

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,30 +30,46 @@ static int open_regular(const char *path, int64_t max_bytes, struct err *err)
     return -1;
 }
 
-/* Up to the end of the object or of the file. */
+static bool is_blank(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!text[i] || !strchr(" \t\r\n", text[i]))
+            return false;
+    return true;
+}
+
+/* An object, and nothing but blanks behind it. */
 static struct json_object *parse(int fd, struct json_tokener *tokener, struct err *err)
 {
     char text[PIECE_BYTES];
     struct json_object *o = NULL;
     enum json_tokener_error state = json_tokener_continue;
-    while (state == json_tokener_continue) {
+    bool more = false; /* than the object */
+    while (!more && (state == json_tokener_continue || state == json_tokener_success)) {
         ssize_t n = read(fd, text, sizeof text);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
             err_set_errno(err, errno, "cannot be read");
+            json_object_put(o);
             return NULL;
         }
         if (!n)
             break;
-        o = json_tokener_parse_ex(tokener, text, (int)n);
-        state = json_tokener_get_error(tokener);
+        size_t used = 0;
+        if (state == json_tokener_continue) {
+            o = json_tokener_parse_ex(tokener, text, (int)n);
+            state = json_tokener_get_error(tokener);
+            used = json_tokener_get_parse_end(tokener);
+        }
+        more = state == json_tokener_success && !is_blank(text + used, (size_t)n - used);
     }
-    if (state == json_tokener_success && json_object_get_type(o) == json_type_object)
+    if (state == json_tokener_success && !more && json_object_get_type(o) == json_type_object)
         return o;
     json_object_put(o);
     err_set(err, "this is no JSON object: %s",
-            state == json_tokener_success    ? "it is something else"
+            more                             ? "something stands behind it"
+            : state == json_tokener_success  ? "it is something else"
             : state == json_tokener_continue ? "it is cut"
                                              : json_tokener_error_desc(state));
     return NULL;

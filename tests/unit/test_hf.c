@@ -473,6 +473,13 @@ static void refuses_other_models(void **state)
         {"\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 0", "rms_norm_eps is 0: a number above 0"},
         {"{\"architectures\"", "[\"architectures\"", "this is no JSON object"},
         {"\"vocab_size\": 13}", "\"vocab_size\": 13", "this is no JSON object: it is cut"},
+        {"\"vocab_size\": 13}", "\"vocab_size\": 13} }",
+         "this is no JSON object: something stands behind it"},
+        {"\"factor\": 4.0,", "\"factor\": 4.0, \"partial_rotary_factor\": 0.5,",
+         "partial_rotary_factor is 0.5: only 1"},
+        {"\"mlp_bias\": false", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5"},
+        {"\"factor\": 4.0,", "\"full_attention\": {\"factor\": 4.0},",
+         "full_attention is an object"},
         {"\"vocab_size\": 13", "\"vocab_size\": 14",
          "model.embed_tokens.weight has shape [13, 16]; config.json makes it [14, 16]"},
     };
