@@ -378,20 +378,21 @@ killed_in() { # WHAT FUNCTIONS
     shrugs_off "slurmd is killed and starts again"
 }
 
+# Slurm stops and wakes the nodes one after the other; on a busy machine that takes seconds.
 @test "a job is suspended, and resumed" {
-    start_training 1 ""
+    start_training 1 ,resilience.patience_ms=5000,resilience.stall_ms=5000
     wait_for 20 at_step 5
     local suspended before
     suspended=$(squeue -h -o %A -t R | head -n 1)
     strike scontrol suspend "$suspended"
     wait_for 10 stands_still
     # Longer than the patience and the deadline for a step.
-    sleep 3
+    sleep 6
     before=$(newest_step)
     sleep 0.5
     expect "steps while suspended" "$(newest_step)" "$before"
     scontrol resume "$suspended"
-    shrugs_off "scontrol suspend, and resume after 4 s"
+    shrugs_off "scontrol suspend, and resume after 7 s"
 }
 
 # Submit the training as a batch job: $job.
