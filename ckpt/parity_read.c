@@ -119,14 +119,12 @@ static int64_t before(int64_t end, int64_t at, int64_t n)
 }
 
 /* Chunks of an element are read one after the other, with something else in between: the next is to
- * be in memory by then, the one before is not needed there any more. */
+ * be in memory by then. What was read is left to the kernel: dropping it chunk by chunk cost a
+ * rebuild more than reading. */
 static void look_ahead(const struct ckpt_file *f, int64_t at, int64_t n)
 {
-    if (f->fd < 0)
-        return;
-    posix_fadvise(f->fd, f->header_bytes + at + n, n, POSIX_FADV_WILLNEED);
-    if (at >= n)
-        posix_fadvise(f->fd, f->header_bytes + at - n, n, POSIX_FADV_DONTNEED);
+    if (f->fd >= 0)
+        posix_fadvise(f->fd, f->header_bytes + at + n, n, POSIX_FADV_WILLNEED);
 }
 
 /* Bytes [at, at + n) of a rank's file as it is cut: the header, zeros, the data, zeros. */

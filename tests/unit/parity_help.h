@@ -1,5 +1,5 @@
 /* parity_help.h - a group of ranks on nodes of their own, in one process: what the network does
- * between them (train/parity.c) is a call here. Each node is a folder. */
+ * between them (train/encode.c, rebuild.c) is a call here. Each node is a folder. */
 #ifndef GTRAIN_TESTS_PARITY_HELP_H
 #define GTRAIN_TESTS_PARITY_HELP_H
 
@@ -233,10 +233,16 @@ static inline int group_decide(const struct group *g, struct ckpt_decision *d, s
     return rv;
 }
 
+/* What a lost file is rebuilt from, opened when it is first needed; and a chunk to read into. */
+struct group_sources {
+    struct parity_source *open[2][GROUP_MOST]; /* files, parities; by member */
+    unsigned char one[PARITY_CHUNK];
+};
+
 /* One chunk of a lost member's segment out of P others. */
-static inline int group_chunk(const struct ckpt_decision *d, const struct parity_group *p,
-                              int segment, int64_t chunk, unsigned char *sum, unsigned char *one,
-                              struct err *err)
+static inline int group_chunk(struct group_sources *from, const struct ckpt_decision *d,
+                              const struct parity_group *p, int segment, int64_t chunk,
+                              unsigned char *sum, struct err *err)
 {
     int elements[PARITY_MEMBERS_MAX], members[PARITY_MEMBERS_MAX], data = parity_data(&p->code);
     unsigned char factors[PARITY_MEMBERS_MAX];
@@ -249,31 +255,28 @@ static inline int group_chunk(const struct ckpt_decision *d, const struct parity
     for (int i = 0; i < data; i++) {
         bool parities = elements[i] >= data;
         int rank = p->ranks[members[i]];
-        struct parity_source *s;
-        if (parity_source_open(&s, parities ? &d->parities[rank] : &d->places[rank], &p->code,
-                               members[i], parities, err))
+        struct parity_source **s = &from->open[parities][members[i]];
+        if (!*s && parity_source_open(s, parities ? &d->parities[rank] : &d->places[rank], &p->code,
+                                      members[i], parities, err))
             return -1;
-        int rv = parity_source_read(s, elements[i], chunk, one, err);
-        parity_source_close(s);
-        if (rv)
+        if (parity_source_read(*s, elements[i], chunk, from->one, err))
             return -1;
-        parity_add(factors[i], one, sum, (size_t)n);
+        parity_add(factors[i], from->one, sum, (size_t)n);
     }
     return 0;
 }
 
-/* The lost file of a rank, into its own node's folder. */
-static inline int group_rebuild(const struct group *g, const struct ckpt_decision *d, int rank,
-                                struct err *err)
+static inline int group_rebuild_from(struct group_sources *from, const struct group *g,
+                                     const struct ckpt_decision *d, int rank, struct err *err)
 {
     struct parity_group p;
     struct parity_rebuild *r;
-    unsigned char *sum = malloc(PARITY_CHUNK), *one = malloc(PARITY_CHUNK);
+    unsigned char *sum = malloc(PARITY_CHUNK);
     int rv = parity_group_of(d, rank, &p, err);
     if (!rv && !(rv = parity_rebuild_open(&r, g->dirs[rank], "run-1", d, rank, g->hook, err))) {
         for (int segment = 0; segment < parity_data(&p.code) && !rv; segment++)
             for (int64_t chunk = 0; chunk < p.code.chunks && !rv; chunk++) {
-                rv = group_chunk(d, &p, segment, chunk, sum, one, err);
+                rv = group_chunk(from, d, &p, segment, chunk, sum, err);
                 if (!rv)
                     rv = parity_rebuild_put(r, segment, chunk, sum, err);
             }
@@ -282,8 +285,19 @@ static inline int group_rebuild(const struct group *g, const struct ckpt_decisio
         parity_rebuild_close(r);
     }
     free(sum);
-    free(one);
     return rv ? -1 : 0;
+}
+
+/* The lost file of a rank, into its own node's folder. */
+static inline int group_rebuild(const struct group *g, const struct ckpt_decision *d, int rank,
+                                struct err *err)
+{
+    struct group_sources *from = calloc(1, sizeof *from);
+    int rv = from ? group_rebuild_from(from, g, d, rank, err) : err_set(err, "out of memory");
+    for (int i = 0; from && i < 2 * GROUP_MOST; i++)
+        parity_source_close(from->open[i / GROUP_MOST][i % GROUP_MOST]);
+    free(from);
+    return rv;
 }
 
 #endif
