@@ -55,8 +55,8 @@ struct ckpt_tensor {
  * elements, all of them in one call or several. Either may return before the bytes have moved if
  * flush, called after the last and before host is used otherwise, waits for them. copy_out and then
  * flush are called in the writer's thread, copy_out also in ckpt_save_join, then for several
- * tensors at once; ckpt_save calls flush too. copy_in and its flush are called in ckpt_restore and
- * ckpt_fill_end, in the caller's thread. */
+ * tensors at once; ckpt_save calls flush too. copy_in and its flush are called in ckpt_restore,
+ * ckpt_restore_from and ckpt_fill_*, in the caller's thread. */
 struct ckpt_io {
     int (*copy_out)(void *arg, int index, void *host, struct err *err);
     int (*copy_in)(void *arg, int index, int64_t at, const void *host, int64_t bytes,
@@ -97,6 +97,12 @@ struct ckpt_position {
 int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
               const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
               struct err *err);
+
+/* The copy that a save makes needs memory, as much as the state. ckpt_open gives it a place, but
+ * takes none: a restore has it for itself. ckpt_buffer_take takes it, best after the restore: the
+ * first save does otherwise, and is held for it. ckpt_buffer_bytes: how much, once it is taken. */
+int64_t ckpt_buffer_bytes(const struct ckpt *c);
+int ckpt_buffer_take(struct ckpt *c, struct err *err);
 
 /* Begin to copy the state, as it is now, in the writer's thread; if the write before is still
  * going, once that is over. The state must stay as it is until the join. Does not wait. step must
@@ -243,7 +249,8 @@ int ckpt_restore(struct ckpt *c, struct ckpt_file *file, struct ckpt_position *p
 
 /* The same from all files of a decision, which must all be seen here, whatever layout wrote them:
  * this rank's slices are put together from where they lie, by their tensors' names. A tensor of
- * which the files do not hold every element is an error. */
+ * which the files do not hold every element is an error. After a failure the tensors must not be
+ * used. */
 int ckpt_restore_from(struct ckpt *c, const struct ckpt_decision *decision, struct err *err);
 
 /* ---- restore into another layout, piece by piece ---- */
@@ -260,6 +267,7 @@ uint64_t ckpt_cut(const char *table);
 struct ckpt_piece {
     int source, from; /* index of the table; the tensor's in it */
     int to;           /* of the wanted tensor */
+    int window;       /* in which it is put in place (ckpt_fill_order); 0 before */
     int64_t offset[CKPT_MAX_DIMS], shape[CKPT_MAX_DIMS];
 };
 
@@ -279,9 +287,17 @@ int ckpt_file_read_piece(struct ckpt_file *f, const struct ckpt_piece *piece,
                          int (*take)(void *arg, const void *p, size_t n, struct err *err),
                          void *arg, struct err *err);
 
-/* Fill this rank's tensors piece by piece. begin waits for the writer; then for each piece
- * ckpt_fill_piece, and its bytes, row-major, in portions; end hands all tensors over through
- * io.copy_in. A tensor that gets no piece, and every element without, is zero. */
+/* Fill this rank's tensors piece by piece, through a buffer of a sixteenth of the state, 16 MiB at
+ * most: in it a window of the state is put together, whole rows of a tensor or several whole
+ * tensors, and handed over through io.copy_in before the next. So a window's pieces must come
+ * together, whatever files they are in. ckpt_fill_order cuts what ckpt_pieces gives where windows
+ * end and sorts it: by window, then source, tensor there and place. *pieces is freed and replaced.
+ *
+ * begin waits for the writer; then for each piece ckpt_fill_piece, and its bytes, row-major, in
+ * portions; end hands the last window over. Within a window any order will do. A tensor that gets
+ * no piece, and every element without, is zero. After a failure the tensors hold parts of what came
+ * and of what was there before. */
+int ckpt_fill_order(struct ckpt *c, struct ckpt_piece **pieces, int *n, struct err *err);
 int ckpt_fill_begin(struct ckpt *c, struct err *err);
 int ckpt_fill_piece(struct ckpt *c, const struct ckpt_piece *piece, struct err *err);
 int ckpt_fill_put(struct ckpt *c, const void *p, size_t n, struct err *err);

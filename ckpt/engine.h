@@ -12,6 +12,7 @@
 #include "retain.h"
 #include "runs.h"
 #include "sys.h"
+#include "windows.h"
 
 enum {
     /* How long a save waits for the write before it, a restore for the writer: a drive that needs
@@ -47,7 +48,7 @@ struct ckpt {
     const struct ckpt_hook *hook;
     int dirfd;
     char log_name[CKPT_NAME_ROOM];
-    unsigned char *buffer; /* the next file: header room, then the data */
+    unsigned char *buffer; /* the next file: header room, then the data; not of a filler */
     uint32_t *crcs;
     struct blockio *bio;
 
@@ -56,10 +57,15 @@ struct ckpt {
     bool begun;        /* a save, not joined yet */
     int64_t begin_ns;  /* how long the caller was held by it */
 
-    /* Between ckpt_fill_begin and end: the piece that is put. */
+    bool taken; /* the buffer's memory is */
+
+    /* Between ckpt_fill_begin and end: the window that is filled, and the piece that is put. */
+    struct windows windows; /* of the tensors; from the first use on */
+    unsigned char *stage;   /* one of them; NULL: not begun */
+    int window, part;       /* it, and its first part */
     struct runs runs;
-    unsigned char *slice;     /* its tensor in the buffer */
-    int64_t run_at, run_left; /* of the run begun */
+    const struct window_part *into; /* the part it belongs to; NULL: no piece */
+    int64_t run_at, run_left;       /* of the run begun */
 
     /* Between caller and writer, under lock. While write_wanted, the buffer is the writer's. */
     pthread_mutex_t lock;
@@ -89,6 +95,8 @@ int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
                      const struct ckpt_hook *hook, struct err *err);
 
 int64_t engine_file_bytes(const struct ckpt *c);
+/* The bytes of the tensors. */
+int64_t engine_state_bytes(const struct ckpt *c);
 /* Name of this rank's file of a step (-1: its reserve). */
 void engine_name(const struct ckpt *c, enum name_kind kind, int64_t step, char out[CKPT_NAME_ROOM]);
 /* The (epoch, generation) is lower than, the same as, higher than this writer's: -1, 0, 1. */

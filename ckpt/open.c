@@ -141,21 +141,40 @@ static int prepare_folder(struct ckpt *c, struct err *err)
     return rv;
 }
 
-/* Page-aligned, and touched now: the first save must not pay for page faults. */
+/* Page-aligned, and no more than a place: what is not touched takes no memory. */
 static int prepare_memory(struct ckpt *c, struct err *err)
 {
     size_t bytes = (size_t)engine_file_bytes(c);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return err_set_errno(err, errno, "memory for a copy of the state, %zu bytes", bytes);
+        return err_set_errno(err, errno, "a place for a copy of the state, %zu bytes", bytes);
     c->buffer = p;
     madvise(p, bytes, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-    if (madvise(p, bytes, MADV_POPULATE_WRITE) && errno == ENOMEM)
-        return err_set_errno(err, errno, "memory for a copy of the state, %zu bytes", bytes);
-#endif
     c->crcs = calloc((size_t)crc_blocks(c->layout.data_bytes) + 1, sizeof *c->crcs);
     return c->crcs ? 0 : err_set(err, "out of memory");
+}
+
+int64_t ckpt_buffer_bytes(const struct ckpt *c)
+{
+    return c->filler ? 0 : engine_file_bytes(c);
+}
+
+/* Touched here: a save must not pay for page faults. */
+int ckpt_buffer_take(struct ckpt *c, struct err *err)
+{
+    size_t bytes = (size_t)ckpt_buffer_bytes(c);
+    int rc = -1;
+    if (c->taken || !bytes)
+        return 0;
+#ifdef MADV_POPULATE_WRITE
+    rc = madvise(c->buffer, bytes, MADV_POPULATE_WRITE);
+    if (rc && errno != EINVAL) /* a kernel that does not know it */
+        return err_set_errno(err, errno, "memory for a copy of the state, %zu bytes", bytes);
+#endif
+    if (rc)
+        memset(c->buffer, 0, bytes);
+    c->taken = true;
+    return 0;
 }
 
 static int start_thread(struct ckpt *c, struct err *err)
@@ -231,7 +250,7 @@ int ckpt_open_filler(struct ckpt **out, const struct ckpt_tensor *tensors, int n
     c->filler = true;
     c->io = *io;
     init_lock(c);
-    if (layout_make(&c->layout, tensors, n_tensors, err) || prepare_memory(c, err)) {
+    if (layout_make(&c->layout, tensors, n_tensors, err)) {
         engine_free(c);
         return -1;
     }
@@ -256,6 +275,8 @@ void engine_free(struct ckpt *c)
         close(c->dirfd);
     blockio_close(c->bio);
     layout_free(&c->layout);
+    windows_free(&c->windows);
+    free(c->stage);
     commits_free(&c->commits);
     pthread_cond_destroy(&c->to_writer);
     pthread_cond_destroy(&c->from_writer);

@@ -4,34 +4,32 @@
 #include <string.h>
 
 #include "engine.h"
+#include "files.h"
 
 struct source {
     const struct ckpt_decision *decision;
     char **tables; /* one for each way in which the files are cut */
     int *files;    /* the first of each */
     int n;
-    struct ckpt_file *file; /* the last one opened */
-    int number;
+    struct files open;
 };
 
-static int open_file(struct source *s, int number, struct err *err)
+static int open_file(void *arg, int number, struct ckpt_file **out, struct err *err)
 {
+    const struct source *s = arg;
     const struct ckpt_place *place = &s->decision->places[number];
-    if (s->file && s->number == number)
-        return 0;
-    ckpt_file_close(s->file);
-    s->file = NULL;
-    s->number = number;
-    if (ckpt_file_open(&s->file, place->path, err))
+    if (ckpt_file_open(out, place->path, err))
         return -1;
-    if (ckpt_file_digest(s->file) == place->digest)
+    if (ckpt_file_digest(*out) == place->digest)
         return 0;
+    ckpt_file_close(*out);
     return err_set(err, "%s is not the file that the commit record names", place->path);
 }
 
 static int add_table(struct source *s, int number, struct err *err)
 {
-    char *table = open_file(s, number, err) ? NULL : ckpt_file_table(s->file, err);
+    struct ckpt_file *file = files_get(&s->open, number, err);
+    char *table = file ? ckpt_file_table(file, err) : NULL;
     if (!table)
         return -1;
     for (int i = 0; i < s->n; i++)
@@ -44,13 +42,7 @@ static int add_table(struct source *s, int number, struct err *err)
     return 0;
 }
 
-static int by_source(const void *a, const void *b)
-{
-    const struct ckpt_piece *x = a, *y = b;
-    return x->source != y->source ? x->source - y->source : x->from - y->from;
-}
-
-static int find_pieces(struct source *s, const struct ckpt *c, struct ckpt_piece **pieces, int *n,
+static int find_pieces(struct source *s, struct ckpt *c, struct ckpt_piece **pieces, int *n,
                        struct err *err)
 {
     struct ckpt_tensor *wanted = calloc((size_t)c->layout.n + 1, sizeof *wanted);
@@ -61,8 +53,8 @@ static int find_pieces(struct source *s, const struct ckpt *c, struct ckpt_piece
         wanted[i] = c->layout.tensors[i].tensor;
     if (!rv)
         rv = ckpt_pieces(wanted, c->layout.n, (const char *const *)s->tables, s->n, pieces, n, err);
-    if (!rv && *n)
-        qsort(*pieces, (size_t)*n, sizeof **pieces, by_source);
+    if (!rv)
+        rv = ckpt_fill_order(c, pieces, n, err);
     free(wanted);
     return rv;
 }
@@ -77,10 +69,12 @@ static int fill(struct source *s, struct ckpt *c, const struct ckpt_piece *piece
 {
     if (ckpt_fill_begin(c, err))
         return -1;
-    for (int i = 0; i < n; i++)
-        if (open_file(s, s->files[pieces[i].source], err) || ckpt_fill_piece(c, &pieces[i], err) ||
-            ckpt_file_read_piece(s->file, &pieces[i], put, c, err))
+    for (int i = 0; i < n; i++) {
+        struct ckpt_file *file = files_get(&s->open, s->files[pieces[i].source], err);
+        if (!file || ckpt_fill_piece(c, &pieces[i], err) ||
+            ckpt_file_read_piece(file, &pieces[i], put, c, err))
             return -1;
+    }
     return ckpt_fill_end(c, err);
 }
 
@@ -93,6 +87,8 @@ int ckpt_restore_from(struct ckpt *c, const struct ckpt_decision *decision, stru
     struct source s = {.decision = decision,
                        .tables = calloc((size_t)world, sizeof *s.tables),
                        .files = calloc((size_t)world, sizeof *s.files)};
+    s.open =
+        (struct files){.open = open_file, .arg = &s, .most = files_most(engine_state_bytes(c))};
     int rv = s.tables && s.files ? 0 : err_set(err, "out of memory for %d files", world);
     if (!rv)
         rv = find_pieces(&s, c, &pieces, &n, err);
@@ -103,6 +99,6 @@ int ckpt_restore_from(struct ckpt *c, const struct ckpt_decision *decision, stru
     free(s.tables);
     free(s.files);
     free(pieces);
-    ckpt_file_close(s.file);
+    files_close(&s.open);
     return rv ? -1 : 0;
 }

@@ -68,6 +68,8 @@ int ckpt_save_begin(struct ckpt *c, const struct ckpt_position *position, struct
     if (position->step <= c->last_step)
         return err_set(err, "step %" PRId64 " cannot be saved after step %" PRId64, position->step,
                        c->last_step);
+    if (ckpt_buffer_take(c, err))
+        return -1;
     pthread_mutex_lock(&c->lock);
     c->next = *position;
     c->copy_next = 0;

@@ -240,6 +240,7 @@ static void be_rank(struct rank *r, const char *dir, const struct ckpt_decision 
         must(ckpt_restore_from(r->ckpt, d, &err), &err);
         must(ckpt_adopt(r->ckpt, d->record, &err), &err);
     }
+    must(ckpt_buffer_take(r->ckpt, &err), &err); /* or else the first save has to */
     meet(r);
     run(r, d->found ? d->position.step : 0, steps, kill_after);
     free(r->now);

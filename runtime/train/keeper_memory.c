@@ -149,40 +149,61 @@ int keeper_memory_fill(struct keeper *keeper, struct err *err)
 
 /* ---- partners and room ---- */
 
+/* What all ranks of a node need, and the least that one of them sees there. */
+struct node_need {
+    int64_t live, copy, own, wards, lacks, available;
+    const char *why;
+    int ranks;
+};
+
+static int refuse_node(const char *node, const struct node_need *n, struct err *err)
+{
+    char slots[128] = "";
+    const char *advice = "";
+    if (n->own) {
+        snprintf(slots, sizeof slots,
+                 ", %.3f GB for two copies in memory and %.3f GB for two of another node's",
+                 (double)n->own / 1e9, (double)n->wards / 1e9);
+        advice = ", or checkpoint.snapshots=0 and do the work since the newest checkpoint again "
+                 "after a failure";
+    }
+    return err_set(
+        err,
+        "checkpoints do not fit into the memory of node %s: its %d rank%s hold%s %.3f GB "
+        "of training state and need%s %.3f GB for a copy that files are written "
+        "from%s, of which %.3f GB are still to be taken; %.3f GB are free (%s): use more "
+        "nodes, so that each holds less%s",
+        node, n->ranks, n->ranks == 1 ? "" : "s", n->ranks == 1 ? "s" : "", (double)n->live / 1e9,
+        n->ranks == 1 ? "s" : "", (double)n->copy / 1e9, slots, (double)n->lacks / 1e9,
+        (double)n->available / 1e9, n->why, advice);
+}
+
 int keeper_memory_fits(const struct memory_need *ranks, int world, const char **where,
                        struct err *err)
 {
     for (int first = 0; first < world; first++) {
         const struct memory_need *f = &ranks[first];
-        int64_t live = 0, own = 0, wards = 0, lacks = 0, available = f->available;
-        int n = 0, tightest = first;
+        struct node_need node = {.available = f->available, .why = f->why};
         for (int r = 0; r < world; r++) {
             if (strcmp(ranks[r].node, f->node))
                 continue;
             if (r < first)
                 break; /* this node has been looked at */
-            live += ranks[r].live;
-            own += 2 * ranks[r].image;
-            wards += 2 * ranks[r].ward;
-            lacks += ranks[r].lacks;
-            if (ranks[r].available < available) {
-                available = ranks[r].available;
-                tightest = r;
+            node.live += ranks[r].live;
+            node.copy += ranks[r].copy;
+            node.own += 2 * ranks[r].image;
+            node.wards += 2 * ranks[r].ward;
+            node.lacks += ranks[r].lacks;
+            if (ranks[r].available < node.available) {
+                node.available = ranks[r].available;
+                node.why = ranks[r].why;
             }
-            n++;
+            node.ranks++;
         }
-        if (!n || lacks <= available)
+        if (!node.ranks || node.lacks <= node.available)
             continue;
         *where = f->node;
-        return err_set(err,
-                       "snapshots do not fit into the memory of node %s: its %d rank%s hold%s "
-                       "%.3f GB of training state and need%s %.3f GB for two copies of it and "
-                       "%.3f GB for two copies of another node's, of which %.3f GB are still to be "
-                       "taken; %.3f GB are free (%s): use more nodes, or checkpoint.snapshots=0 "
-                       "and do the work since the newest checkpoint again after a failure",
-                       f->node, n, n == 1 ? "" : "s", n == 1 ? "s" : "", (double)live / 1e9,
-                       n == 1 ? "s" : "", (double)own / 1e9, (double)wards / 1e9,
-                       (double)lacks / 1e9, (double)available / 1e9, ranks[tightest].why);
+        return refuse_node(f->node, &node, err);
     }
     return 0;
 }
@@ -225,6 +246,12 @@ static int64_t live_bytes(const struct keeper *keeper)
     return (int64_t)(grads->count * kdtype_bytes(grads->dtype)) * (KEEPER_PARTS + 1);
 }
 
+static bool writes_files(const struct keeper *keeper)
+{
+    return keeper->ckpt && keeper->plan->checkpoint.every;
+}
+
+/* Takes nothing: no rank may before all have seen what is free. */
 static int check_room(struct keeper *keeper, const int64_t *images, bool *common, struct err *err)
 {
     struct keeper_memory *m = &keeper->memory;
@@ -232,13 +259,14 @@ static int check_room(struct keeper *keeper, const int64_t *images, bool *common
     struct memory_need mine, *ranks = calloc((size_t)world, sizeof *ranks);
     const char *where = "";
     if (!ranks)
-        return err_set(err, "no memory to plan snapshots");
+        return err_set(err, "no memory to plan checkpoints");
     memset(&mine, 0, sizeof mine); /* it travels whole */
     snprintf(mine.node, sizeof mine.node, "%s", keeper->identity->node);
     mine.image = images[keeper->mesh->rank];
     mine.ward = m->ward >= 0 ? images[m->ward] : 0;
     mine.live = live_bytes(keeper);
-    mine.lacks = ckpt_memory_lacks(m->slots, mine.ward);
+    mine.copy = writes_files(keeper) ? ckpt_buffer_bytes(keeper->ckpt) : 0;
+    mine.lacks = mine.copy + (m->slots ? ckpt_memory_lacks(m->slots, mine.ward) : 0);
     mine.available = memory_room("/proc", "/sys/fs/cgroup", mine.why);
     int rv = comm_host_all_gather(keeper->comm, &keeper->mesh->all, &mine, sizeof mine, ranks, err);
     if (!rv) {
@@ -248,7 +276,15 @@ static int check_room(struct keeper *keeper, const int64_t *images, bool *common
         m->unfit = rv && !*common && !strcmp(where, keeper->identity->node);
     }
     free(ranks);
-    return rv ? -1 : ckpt_memory_take(m->slots, mine.ward, err);
+    return rv ? -1 : 0;
+}
+
+static int take_room(struct keeper *keeper, const int64_t *images, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    if (m->slots && ckpt_memory_take(m->slots, m->ward >= 0 ? images[m->ward] : 0, err))
+        return -1;
+    return writes_files(keeper) ? ckpt_buffer_take(keeper->ckpt, err) : 0;
 }
 
 static int open_mirror(struct keeper *keeper, struct err *err)
@@ -265,22 +301,32 @@ static int open_mirror(struct keeper *keeper, struct err *err)
     return mirror_open(&m->mirror, &options, err);
 }
 
+static int start_slots(struct keeper *keeper, struct err *err)
+{
+    struct keeper_memory *m = &keeper->memory;
+    if (keeper->decision.memory) {
+        struct ckpt_key key = key_of(&keeper->decision);
+        ckpt_memory_keep(m->slots, &key);
+    }
+    return open_mirror(keeper, err);
+}
+
 int keeper_memory_start(struct keeper *keeper, bool *common, struct err *err)
 {
     struct keeper_memory *m = &keeper->memory;
-    if (!keeper->plan->checkpoint.snapshots)
+    bool snapshots = keeper->plan->checkpoint.snapshots;
+    if (!snapshots && !writes_files(keeper))
         return 0;
     int64_t *images = calloc((size_t)keeper->mesh->world, sizeof *images);
-    int rv = images ? agree(keeper, images, err) : err_set(err, "no memory to plan snapshots");
-    if (!rv && m->slots) {
-        rv = find_partner(keeper, err) || check_room(keeper, images, common, err) ? -1 : 0;
-        if (!rv && keeper->decision.memory) {
-            struct ckpt_key key = key_of(&keeper->decision);
-            ckpt_memory_keep(m->slots, &key);
-        }
-        if (!rv)
-            rv = open_mirror(keeper, err);
-    }
+    int rv = images ? 0 : err_set(err, "no memory to plan checkpoints");
+    if (!rv && snapshots)
+        rv = agree(keeper, images, err);
+    if (!rv && m->slots)
+        rv = find_partner(keeper, err);
+    if (!rv && (m->slots || writes_files(keeper)))
+        rv = check_room(keeper, images, common, err) || take_room(keeper, images, err) ? -1 : 0;
+    if (!rv && m->slots)
+        rv = start_slots(keeper, err);
     free(images);
     return rv;
 }

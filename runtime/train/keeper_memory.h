@@ -46,9 +46,10 @@ void keeper_memory_step_back(struct keeper *keeper);
 /* What the pieces of the decision are put together in. No network. */
 int keeper_memory_fill(struct keeper *keeper, struct err *err);
 
-/* After the restore: choose partners, check that the memory fits, take it. What does not fit is
- * refused with the same text on all ranks: *common; in a later generation it is the node's failure
- * (memory.unfit). memory.side becomes the mirror's. */
+/* After the restore: choose partners, check that the memory for snapshots and for the copy that
+ * files are written from fits, take it. What does not fit is refused with the same text on all
+ * ranks: *common; in a later generation it is the node's failure (memory.unfit). memory.side
+ * becomes the mirror's. */
 int keeper_memory_start(struct keeper *keeper, bool *common, struct err *err);
 
 /* The state after `step` steps, as the stream makes it; restored: that which the run begins with.
@@ -81,7 +82,8 @@ struct memory_need {
     int64_t image;     /* bytes of its state in a slot */
     int64_t ward;      /* of its ward's */
     int64_t live;      /* bytes that its training state takes already */
-    int64_t lacks;     /* bytes of slots that are not taken yet */
+    int64_t copy;      /* what its file is written from */
+    int64_t lacks;     /* of all that, what is not taken yet */
     int64_t available; /* on the node, as this rank sees it */
     char why[MEMORY_ROOM_WHY];
 };

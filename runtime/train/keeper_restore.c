@@ -456,9 +456,11 @@ static int plan_weights(struct keeper *keeper, struct err *err)
 
 static int plan_pieces(struct keeper *keeper, struct err *err)
 {
-    if (imported(keeper))
-        return plan_weights(keeper, err);
-    return reshard_plan(&keeper->reshard, keeper->tensors, keeper->n_tensors - 1, err);
+    struct reshard *r = &keeper->reshard;
+    if (imported(keeper) ? plan_weights(keeper, err)
+                         : reshard_plan(r, keeper->tensors, keeper->n_tensors - 1, err))
+        return -1;
+    return reshard_order(r, keeper_filler(keeper), keeper->tensors, err);
 }
 
 int keeper_fill(struct keeper *keeper, struct keeper_start *start, struct err *err)

@@ -313,35 +313,6 @@ static void order_tables(const struct reshard *r, struct choice *out)
         }
 }
 
-/* As they are asked for: by file, then in the file's order. */
-static int by_place(const void *a, const void *b)
-{
-    const struct ckpt_piece *x = a, *y = b;
-    if (x->source != y->source)
-        return x->source - y->source;
-    if (x->from != y->from)
-        return x->from - y->from;
-    for (int d = 0; d < CKPT_MAX_DIMS; d++)
-        if (x->offset[d] != y->offset[d])
-            return x->offset[d] < y->offset[d] ? -1 : 1;
-    return 0;
-}
-
-static int finish_plan(struct reshard *r, const struct choice *choices,
-                       const struct ckpt_tensor *wanted, struct err *err)
-{
-    r->piece_bytes = calloc((size_t)r->n_pieces + 1, sizeof *r->piece_bytes);
-    if (!r->piece_bytes)
-        return err_set(err, "no memory for %d pieces", r->n_pieces);
-    for (int i = 0; i < r->n_pieces; i++)
-        r->pieces[i].source = choices[r->pieces[i].source].file;
-    if (r->n_pieces)
-        qsort(r->pieces, (size_t)r->n_pieces, sizeof *r->pieces, by_place);
-    for (int i = 0; i < r->n_pieces; i++)
-        r->piece_bytes[i] = ckpt_piece_bytes(&r->pieces[i], &wanted[r->pieces[i].to]);
-    return 0;
-}
-
 int reshard_plan(struct reshard *r, const struct ckpt_tensor *wanted, int n, struct err *err)
 {
     if (r->whole[r->mesh->rank] >= 0)
@@ -355,11 +326,24 @@ int reshard_plan(struct reshard *r, const struct ckpt_tensor *wanted, int n, str
         tables[i] = choices[i].table;
     if (!rv)
         rv = ckpt_pieces(wanted, n, tables, r->n_tables, &r->pieces, &r->n_pieces, err);
-    if (!rv)
-        rv = finish_plan(r, choices, wanted, err);
+    for (int i = 0; i < r->n_pieces; i++)
+        r->pieces[i].source = choices[r->pieces[i].source].file;
     free(choices);
     free(tables);
     return rv;
+}
+
+int reshard_order(struct reshard *r, struct ckpt *c, const struct ckpt_tensor *tensors,
+                  struct err *err)
+{
+    if (ckpt_fill_order(c, &r->pieces, &r->n_pieces, err))
+        return -1;
+    r->piece_bytes = calloc((size_t)r->n_pieces + 1, sizeof *r->piece_bytes);
+    if (!r->piece_bytes)
+        return err_set(err, "no memory for %d pieces", r->n_pieces);
+    for (int i = 0; i < r->n_pieces; i++)
+        r->piece_bytes[i] = ckpt_piece_bytes(&r->pieces[i], &tensors[r->pieces[i].to]);
+    return 0;
 }
 
 void reshard_close(struct reshard *r)

@@ -7,9 +7,15 @@
  * rank whose very slices are in a file at hand reads that file whole (`whole`); any other asks for
  * pieces.
  *
- * Pieces move in rounds. In round x rank r meets rank r ^ x and nobody else, so each is busy with
- * one other, all of them at once, and nobody waits in a circle. In a meeting the lower rank asks
- * first. */
+ * A rank is filled window by window (ckpt_fill_order), so that it needs little memory beside its
+ * state, and so all of a window's pieces must come before any of the next. At first each rank tells
+ * those that have its pieces which ones it wants, window by window. Then the windows, counted from
+ * 0 on every rank, are moved one after the other, in rounds: in round x rank r meets rank r ^ x and
+ * nobody else, so each is busy with one other, all of them at once. Both know from the lists
+ * whether there is something to move between them, and do not meet where there is not. In a meeting
+ * the lower rank is served first. Nobody waits in a circle: all go through (window, round) in the
+ * same order, and of those that wait the one with the lowest has a peer that is on its way there,
+ * waiting for nobody. */
 #ifndef GTRAIN_RESHARD_H
 #define GTRAIN_RESHARD_H
 
@@ -51,11 +57,11 @@ struct reshard {
     char **tables; /* one for each cut, where moves; then n_tables of */
     uint64_t *cuts;
     int n_tables;
-    struct ckpt_piece *pieces; /* this rank's; source is a file, in their order */
+    struct ckpt_piece *pieces; /* this rank's; source is a file */
     int n_pieces;
-    int64_t *piece_bytes;
-    bool damaged;     /* a file turned out to be while it moved, */
-    int damaged_file; /* this one */
+    int64_t *piece_bytes; /* from reshard_order on */
+    bool damaged;         /* a file turned out to be while it moved, */
+    int damaged_file;     /* this one */
 };
 
 /* All ranks call: who is where, what the files hold. own: ckpt_table of this rank's slices. node:
@@ -73,6 +79,10 @@ bool reshard_same_cut(const struct reshard *r);
 
 /* Where this rank's pieces are, unless it reads a whole file. No network. */
 int reshard_plan(struct reshard *r, const struct ckpt_tensor *wanted, int n, struct err *err);
+
+/* Then the pieces in the order in which c is filled. tensors: all that it fills. No network. */
+int reshard_order(struct reshard *r, struct ckpt *c, const struct ckpt_tensor *tensors,
+                  struct err *err);
 
 /* All ranks call, after all have planned: pieces into c, with ckpt_fill. A damaged file is a
  * failure of the rank that serves it (r->damaged), and the others go on as if it were not. */

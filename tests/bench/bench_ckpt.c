@@ -292,6 +292,8 @@ static int measure(struct bench *b, struct figures *f, struct err *err)
         return err_set(err, "out of memory");
     memset(other, 1, (size_t)b->bytes);
     int rv = ckpt_open(&c, &o, b->tensors, b->n, &io, err);
+    if (!rv)
+        rv = ckpt_buffer_take(c, err);
     for (int round = 0; !rv && round < b->rounds; round++)
         rv = one_round(b, c, round, other, f, err);
     ckpt_close(c, clock_ms() + WAIT_MS);

@@ -337,6 +337,24 @@ static void every_fourth_step(void **state)
 
 /* ---- does it fit ---- */
 
+/* Two nodes of two ranks; the second one's is `free` bytes short of what it needs. */
+static void need_memory(struct memory_need ranks[4], int64_t image, int64_t short_of)
+{
+    static const int64_t gb = 1000000000;
+    memset(ranks, 0, 4 * sizeof *ranks);
+    for (int i = 0; i < 4; i++) {
+        ranks[i] = (struct memory_need){.image = image,
+                                        .ward = image,
+                                        .live = 4 * gb,
+                                        .copy = 3 * gb,
+                                        .lacks = 3 * gb + 4 * image,
+                                        .available = 2 * (3 * gb + 4 * image),
+                                        .why = "MemAvailable"};
+        snprintf(ranks[i].node, sizeof ranks[i].node, "n%d", i / 2);
+    }
+    ranks[3].available -= short_of;
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -344,25 +362,27 @@ static void what_does_not_fit_is_refused(void **state)
     struct memory_need ranks[4];
     const char *where;
     struct err err;
-    for (int i = 0; i < 4; i++) {
-        ranks[i] = (struct memory_need){.image = 3 * gb,
-                                        .ward = 3 * gb,
-                                        .live = 4 * gb,
-                                        .lacks = 12 * gb,
-                                        .available = 24 * gb,
-                                        .why = "MemAvailable"};
-        snprintf(ranks[i].node, sizeof ranks[i].node, "n%d", i / 2);
-    }
+    need_memory(ranks, 3 * gb, 0);
     assert_int_equal(keeper_memory_fits(ranks, 4, &where, &err), 0);
-    ranks[3].available = 24 * gb - 1;
+    need_memory(ranks, 3 * gb, 1);
     assert_int_equal(keeper_memory_fits(ranks, 4, &where, &err), -1);
     assert_string_equal(where, "n1");
     assert_string_equal(
-        err.text, "snapshots do not fit into the memory of node n1: its 2 ranks hold 8.000 GB of "
-                  "training state and need 12.000 GB for two copies of it and 12.000 GB for two "
-                  "copies of another node's, of which 24.000 GB are still to be taken; 24.000 GB "
-                  "are free (MemAvailable): use more nodes, or checkpoint.snapshots=0 and do the "
-                  "work since the newest checkpoint again after a failure");
+        err.text,
+        "checkpoints do not fit into the memory of node n1: its 2 ranks hold 8.000 GB of training "
+        "state and need 6.000 GB for a copy that files are written from, 12.000 GB for two copies "
+        "in memory and 12.000 GB for two of another node's, of which 30.000 GB are still to be "
+        "taken; 30.000 GB are free (MemAvailable): use more nodes, so that each holds less, or "
+        "checkpoint.snapshots=0 and do the work since the newest checkpoint again after a "
+        "failure");
+    need_memory(ranks, 0, 1); /* without snapshots */
+    assert_int_equal(keeper_memory_fits(ranks, 4, &where, &err), -1);
+    assert_string_equal(
+        err.text,
+        "checkpoints do not fit into the memory of node n1: its 2 ranks hold 8.000 GB of training "
+        "state and need 6.000 GB for a copy that files are written from, of which 6.000 GB are "
+        "still to be taken; 6.000 GB are free (MemAvailable): use more nodes, so that each holds "
+        "less");
 }
 
 int main(void)
