@@ -42,7 +42,9 @@ char *log_line(const char *text)
     return line;
 }
 
-/* Bytes of the line that starts here, newline included, 0 if none checks. */
+/* Bytes of the line that starts here, newline included, 0 if none checks. That a byte stands in the
+ * newline's place is enough: if another one does, it is damaged, and the next line, which would
+ * otherwise be taken for a part of this, is whole. */
 static int64_t line_at(const char *p, int64_t left)
 {
     uint64_t length, crc;
@@ -50,7 +52,7 @@ static int64_t line_at(const char *p, int64_t left)
     if (left < LINE_HEAD + 1 || !take_hex(&at, 8, &length) || *at++ != ' ' ||
         !take_hex(&at, 8, &crc) || *at != ' ')
         return 0;
-    if ((int64_t)length > left - LINE_HEAD - 1 || p[LINE_HEAD + length] != '\n')
+    if ((int64_t)length > left - LINE_HEAD - 1)
         return 0;
     return line_crc(p, p + LINE_HEAD, length) == crc ? LINE_HEAD + (int64_t)length + 1 : 0;
 }

@@ -259,6 +259,27 @@ static bool groups_good(const struct record *r)
     return good;
 }
 
+/* The name of a rank's file says what the record says: whoever reads that file as this step's gets
+ * no other's. */
+static bool names_file_of(const struct file_meta *m, int rank, const char *path)
+{
+    struct ckpt_name name;
+    name_parse(path, &name);
+    return !strcmp(name.run, m->run) && !key_compare(&name.key, &m->key) && name.rank == rank;
+}
+
+static bool names_good(const struct record *r, enum record_kind kind)
+{
+    for (int i = 0; i < r->n; i++) {
+        const struct record_rank *k = &r->ranks[i];
+        int rank = kind == RECORD_CLAIM ? r->meta.rank : i;
+        if (!names_file_of(&r->meta, rank, k->path) ||
+            (k->parity.path && !names_file_of(&r->meta, rank, k->parity.path)))
+            return false;
+    }
+    return true;
+}
+
 static bool complete(const struct record *r, enum record_kind kind, int seen)
 {
     if (seen != 0xff || r->n != (kind == RECORD_CLAIM ? 1 : r->meta.world))
@@ -266,6 +287,8 @@ static bool complete(const struct record *r, enum record_kind kind, int seen)
     for (int i = 0; i < r->n; i++)
         if (!r->ranks[i].node || !r->ranks[i].path || !r->ranks[i].bytes)
             return false;
+    if (!names_good(r, kind))
+        return false;
     if (kind == RECORD_COMMIT)
         return groups_good(r);
     return !r->ranks[0].parity.words || r->ranks[0].parity.words == (1u << PARITY_WORDS) - 1;

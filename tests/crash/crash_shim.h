@@ -15,7 +15,7 @@
 enum fault {
     FAULT_KILL,  /* SIGKILL at a boundary */
     FAULT_TORN,  /* half a transfer, then SIGKILL */
-    FAULT_NOSPC, /* ENOSPC for some calls */
+    FAULT_NOSPC, /* ENOSPC for some calls; of the first a half may still fit */
     FAULT_EIO,   /* EIO for some calls */
     FAULT_SHORT, /* every other transfer is cut */
     FAULT_AGAIN, /* EAGAIN and EINTR now and then */
@@ -25,6 +25,8 @@ enum fault {
 struct shared {
     atomic_int boundary;
     _Atomic int64_t committed, tried;
+    _Atomic int64_t restored; /* what this life went on from */
+    atomic_int commits;       /* that returned, of all lives */
 };
 
 struct shim {
@@ -73,6 +75,8 @@ static inline ssize_t shim_allow(void *arg, enum ckpt_op op, size_t bytes)
             die();
         break;
     case FAULT_NOSPC:
+        if (n == s->at && op == CKPT_OP_WRITE && n % 2)
+            return part(bytes);
         if (hit && (op == CKPT_OP_WRITE || op == CKPT_OP_RESERVE))
             return -ENOSPC;
         break;

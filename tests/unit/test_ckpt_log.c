@@ -72,7 +72,7 @@ static void test_torn_everywhere(void **unused)
     }
 }
 
-/* A flipped bit costs its line (and no other), wherever it is. */
+/* A flipped bit costs its line and no other, wherever it is; in a newline not even that. */
 static void test_damage_costs_one_line(void **unused)
 {
     (void)unused;
@@ -90,9 +90,9 @@ static void test_damage_costs_one_line(void **unused)
             log[at] ^= (char)(1 << bit);
             read_all(log, ends[2], out, &good, &skipped);
             log[at] ^= (char)(1 << bit);
-            bool newline = at == ends[0] - 1 || at == ends[1] - 1; /* joins it to the next */
-            assert_string_equal(out,
-                                newline ? "some text here|" : "some text here|some text here|");
+            bool newline = at == ends[0] - 1 || at == ends[1] - 1 || at == ends[2] - 1;
+            assert_string_equal(out, newline ? "some text here|some text here|some text here|"
+                                             : "some text here|some text here|");
         }
 }
 
@@ -267,6 +267,12 @@ static void test_records(void **unused)
         {"commit v=1 nonsense", "no key=value"},
         {"commit " HEAD "1 rank=0 node=a path=../../etc/passwd bytes=1 digest=00000000",
          "path=../../etc/passwd"},
+#define OTHER(path) "1 rank=0 node=a path=" path ".safetensors bytes=10 digest=00000000"
+        {"commit " HEAD OTHER("q.e1.g2.s3.r0"), "do not agree"},
+        {"commit " HEAD OTHER("r.e2.g2.s3.r0"), "do not agree"},
+        {"commit " HEAD OTHER("r.e1.g1.s3.r0"), "do not agree"},
+        {"commit " HEAD OTHER("r.e1.g2.s2.r0"), "do not agree"},
+        {"commit " HEAD OTHER("r.e1.g2.s3.r1"), "do not agree"},
         {"commit " HEAD "1 rank=0 node=a/b", "node=a/b"},
         {"commit " HEAD "1 rank=0 node=a node=a", "node=a"},
         {"commit " HEAD "1 rank=0 bytes=0", "bytes=0"},
