@@ -60,9 +60,10 @@ struct keeper {
     struct state *state;
     struct kstream *stream; /* what it has done before keeper_save_begin is saved */
     struct snapshot snapshot;
-    bool restoring;   /* until the first save: what flush is about */
-    bool saving;      /* from a save's begin to its join */
-    int64_t stall_ns; /* of the newest save that was joined */
+    bool restoring;    /* until the first save: what flush is about */
+    bool saving;       /* from a save's begin to its join */
+    int64_t stall_ns;  /* of the newest save that was joined */
+    int64_t settle_ns; /* of the newest begun: how long it waited for the one before to settle */
     const struct train_identity *identity;
     struct keeper_wish wish;
     char *scanned;                 /* what this node holds */

@@ -75,8 +75,10 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
 {
     struct ckpt_position position = {.step = step,
                                      .samples = step * keeper->plan->training.global_batch};
+    int64_t start = clock_ns();
     if (keeper_redundancy_settle(keeper, err))
         return -1;
+    keeper->settle_ns = clock_ns() - start;
     keeper->restoring = false;
     keeper->saving = true;
     keeper->saved = step;
@@ -96,6 +98,7 @@ int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *sta
     keeper->saving = false;
     if (ckpt_save_join(keeper->ckpt, stall_ns, err))
         return err_prefix(err, "checkpoint of step %lld", (long long)keeper->saved);
+    *stall_ns += keeper->settle_ns;
     keeper->stall_ns = *stall_ns;
     snapshot_join(&keeper->snapshot, stream);
     return 0;

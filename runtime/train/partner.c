@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { PARTNER_TAG = 1 };
-enum { PARTNER_PIECE_BYTES = 16 * 1024 * 1024 }; /* of one message: bounds both sides' memory */
+enum { PARTNER_PIECE_BYTES = 4 * 1024 * 1024 }; /* of one message: bounds both sides' memory */
 
 /* ---- who is whose ---- */
 

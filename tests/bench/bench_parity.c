@@ -9,7 +9,8 @@
  *
  *   memcpy    as many bytes as encoding takes in: each file PARITIES times
  *   ISA-L     the sums alone, of buffers of that size
- *   encode    all of it: the files read, every CRC32C checked, the sums, parity files durable
+ *   encode    all of it: the files as they stand in the writers' memory, every CRC32C checked, the
+ *             sums, parity files durable
  *   memcpy    as many bytes as a rebuild takes in: FILES times a file
  *   rebuild   all of it: elements read and checked, the sums, the file written, read back and
  *             checked against the record, durable

@@ -1,12 +1,16 @@
 /* bench_stall.c - what a checkpoint, or a snapshot in memory, at every step costs training: tokens
  * a second with and without, and how long a step is held.
  *
- *   bench_stall [--snapshots | --partners] [DIR [PAIRS [STEPS [section.key=value ...]]]]
+ *   bench_stall [--snapshots | --partners | --redundancy WHAT]
+ *               [DIR [PAIRS [STEPS [section.key=value ...]]]]
  *
  * (defaults: a folder below $TMPDIR or /var/tmp, 5, 8). With --snapshots no checkpoints are
  * written, but each step's state is copied into memory that outlives the process; with --partners
  * each rank is on a node of its own, and has a copy of the other's, too. checkpoint.snapshots=auto
- * takes them as often as the plan key says.
+ * takes them as often as the plan key says. With --redundancy both runs of a pair write checkpoints
+ * (at every step, or as the settings say) with each rank on a node of its own, and one of them
+ * makes them outlive a node: WHAT is partner, xor:N or rs:P+K. There the mean step is compared, as
+ * not every step need have a checkpoint.
  *
  * A model that learns random bytes on ranks that are threads of this process, two with one thread
  * each unless the settings say otherwise. A pair is a run of STEPS steps without checkpoints and
@@ -36,15 +40,17 @@ static const char *const plan_format =
     "parallel: {data: 2}\n"
     "checkpoint: {local: %s/checkpoints, every: %d}\n";
 
-/* Each step: a file; a snapshot; that, and one of the other rank's. */
-enum kind { FILES, SNAPSHOTS, PARTNERS };
+/* A file; a snapshot; that, and one of the other rank's; a file that outlives its node. */
+enum kind { FILES, SNAPSHOTS, PARTNERS, REDUNDANCY };
 
-static const char *const kind_names[] = {"checkpoint", "snapshot", "snapshot and a partner's copy"};
+static const char *const kind_names[] = {"checkpoint", "snapshot", "snapshot and a partner's copy",
+                                         "checkpoint that outlives a node"};
 
 enum { RANKS_MAX = 64 };
 
 struct bench {
     enum kind kind;
+    char redundancy[64]; /* the setting of the runs with it */
     int memory[RANKS_MAX * CKPT_MEMORY_SLOTS];
     const char *dir;
     int pairs, steps, n_changes;
@@ -124,13 +130,25 @@ static double state_bytes(const struct plan *p)
     return 3.0 * (double)p->parameters * (double)kdtype_bytes(state_dtype(p)) / share;
 }
 
-/* Tokens a second of the median step; 0 with err on failure. */
+/* What the steps after the warm-up take. Sorts. */
+static double typical_step_s(const struct bench *b, struct watch *w)
+{
+    double sum = 0;
+    if (b->kind != REDUNDANCY)
+        return quantile(w->step_s + WARM_UP, w->n - WARM_UP, 0.5);
+    for (int i = WARM_UP; i < w->n; i++)
+        sum += w->step_s[i];
+    return sum / (w->n - WARM_UP);
+}
+
+/* Tokens a second; 0 with err on failure. */
 static double run(struct bench *b, bool saves, struct watch *w, struct err *err)
 {
     char text[9000];
-    bool files = saves && b->kind == FILES;
+    bool files = b->kind == REDUNDANCY || (saves && b->kind == FILES);
+    int changes = b->n_changes + (saves && b->kind == REDUNDANCY); /* the last is that */
     int n = snprintf(text, sizeof text, plan_format, b->dir, b->steps, b->dir, files ? 1 : 0);
-    struct plan *plan = plan_parse(text, (size_t)n, "bench", b->changes, b->n_changes, "/", err);
+    struct plan *plan = plan_parse(text, (size_t)n, "bench", b->changes, changes, "/", err);
     if (!plan)
         return 0;
     *w = (struct watch){.n = 0};
@@ -144,7 +162,7 @@ static double run(struct bench *b, bool saves, struct watch *w, struct err *err)
                                 .out_fd = -1,
                                 .threads = plan->training.threads ? plan->training.threads : 1,
                                 .memory = saves && !files ? b->memory : NULL,
-                                .node_ranks = b->kind == PARTNERS ? 1 : 0};
+                                .node_ranks = b->kind >= PARTNERS ? 1 : 0};
     if (plan->world > RANKS_MAX) {
         err_set(err, "more than %d ranks", RANKS_MAX);
         plan_free(plan);
@@ -159,7 +177,7 @@ static double run(struct bench *b, bool saves, struct watch *w, struct err *err)
     plan_free(plan);
     if (end != TRAIN_DONE)
         return 0;
-    return (double)b->tokens / quantile(w->step_s + WARM_UP, w->n - WARM_UP, 0.5);
+    return (double)b->tokens / typical_step_s(b, w);
 }
 
 static int run_pair(struct bench *b, int pair, struct err *err)
@@ -183,7 +201,8 @@ static void print_figures(struct bench *b)
     double per_100mb = 1e8 / b->state_bytes;
     printf("%.1f MB of state a rank, %lld tokens a step, %d pairs of %d steps\n",
            b->state_bytes / 1e6, (long long)b->tokens, b->pairs, b->steps);
-    print_spread("step without", "tokens/s", b->without, b->pairs);
+    print_spread(b->kind == REDUNDANCY ? "with files on their nodes alone" : "step without",
+                 "tokens/s", b->without, b->pairs);
     printf("%-44s %10.4g s\n", "  one step", (double)b->tokens / b->without[b->pairs / 2]);
     char with[96];
     int n = snprintf(with, sizeof with, "with a %s ", kind_names[b->kind]);
@@ -211,8 +230,8 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_stall [--snapshots | --partners] [DIR [PAIRS [STEPS "
-                    "[section.key=value ...]]]]\n"
+    fprintf(stderr, "usage: bench_stall [--snapshots | --partners | --redundancy WHAT] [DIR [PAIRS "
+                    "[STEPS [section.key=value ...]]]]\n"
                     "PAIRS 1 to 200, STEPS 4 to 1000\n");
     return 2;
 }
@@ -220,32 +239,44 @@ static int usage(void)
 /* Somebody who outlives the ranks: this process. */
 static int hold_memory(struct bench *b)
 {
-    for (int i = 0; b->kind != FILES && i < RANKS_MAX * CKPT_MEMORY_SLOTS; i++)
+    for (int i = 0;
+         (b->kind == SNAPSHOTS || b->kind == PARTNERS) && i < RANKS_MAX * CKPT_MEMORY_SLOTS; i++)
         if ((b->memory[i] = memfd_create("bench", MFD_CLOEXEC)) < 0)
             return -1;
     return 0;
 }
 
+/* The option in front, if there is one; returns how many arguments it takes. */
+static int take_option(struct bench *b, int argc, char **argv)
+{
+    if (argc > 2 && !strcmp(argv[1], "--redundancy")) {
+        b->kind = REDUNDANCY;
+        snprintf(b->redundancy, sizeof b->redundancy, "checkpoint.redundancy=%s", argv[2]);
+        return 2;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--snapshots"))
+        b->kind = SNAPSHOTS;
+    else if (argc > 1 && !strcmp(argv[1], "--partners"))
+        b->kind = PARTNERS;
+    return b->kind == FILES ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
     char dir[4096];
-    enum kind kind = FILES;
-    if (argc > 1 && (!strcmp(argv[1], "--snapshots") || !strcmp(argv[1], "--partners"))) {
-        kind = argv[1][2] == 's' ? SNAPSHOTS : PARTNERS;
-        argv[1] = argv[0];
-        argc--;
-        argv++;
-    }
+    static struct bench b;
+    int taken = take_option(&b, argc, argv);
+    argc -= taken;
+    argv += taken;
     const char *tmp = getenv("TMPDIR");
     snprintf(dir, sizeof dir, "%s/bench-stall-XXXXXX", argc > 1 ? argv[1] : tmp ? tmp : "/var/tmp");
-    static struct bench b;
     struct err err = {{0}};
-    b = (struct bench){.kind = kind,
-                       .dir = dir,
-                       .pairs = argc > 2 ? atoi(argv[2]) : 5,
-                       .steps = argc > 3 ? atoi(argv[3]) : 8};
-    for (int i = 4; i < argc && b.n_changes < CHANGES_MAX; i++)
+    b.dir = dir;
+    b.pairs = argc > 2 ? atoi(argv[2]) : 5;
+    b.steps = argc > 3 ? atoi(argv[3]) : 8;
+    for (int i = 4; i < argc && b.n_changes < CHANGES_MAX - 1; i++)
         b.changes[b.n_changes++] = argv[i];
+    b.changes[b.n_changes] = b.redundancy;
     if (b.pairs < 1 || b.pairs > PAIRS_MAX || b.steps <= WARM_UP + 1 || b.steps > STEPS_MAX)
         return usage();
     b.stall_ms = calloc((size_t)b.pairs * (size_t)b.steps, sizeof *b.stall_ms);
