@@ -30,6 +30,7 @@ static const char usage_text[] =
     "                         [--tasks-per-node N] [--spares-added] [--for-train]\n"
     "       gtrain plan nodes FILE[,section.key=value...] [--spares N] [--tasks-per-node N]\n"
     "       gtrain plan show FILE[,section.key=value...] [--svg OUT] [--actions STAGE]\n"
+    "                        [--tasks-per-node N]\n"
     "       gtrain plan keys [--man]\n"
     "\n"
     "check  says nothing and ends with 0 if the plan is right and fits the nodes; otherwise it\n"
@@ -38,7 +39,8 @@ static const char usage_text[] =
     "       this version of `gtrain train` cannot do is wrong too\n"
     "nodes  prints how many nodes the ranks fill, and how many that is with spares\n"
     "show   prints the plan with every default filled in, sizes and memory, the map of ranks and\n"
-    "       the pipeline schedule; --svg draws the last two; --actions lists one stage's program\n"
+    "       the pipeline schedule; --svg draws the last two; --actions lists one stage's program;\n"
+    "       --tasks-per-node: the host memory that checkpoints need on such a node, too\n"
     "keys   lists what a plan file can say; --man as a part of gtrain-plan(5)\n";
 
 enum {
@@ -67,6 +69,7 @@ static const struct option nodes_options[] = {
     {0}};
 static const struct option show_options[] = {{"svg", required_argument, NULL, OPT_SVG},
                                              {"actions", required_argument, NULL, OPT_ACTIONS},
+                                             {"tasks-per-node", required_argument, NULL, OPT_TASKS},
                                              {"help", no_argument, NULL, OPT_HELP},
                                              {0}};
 
@@ -258,7 +261,7 @@ static int show_parts(const struct plan *plan, const struct arguments *args, str
     if (args->stage >= 0) {
         rc = stages ? print_actions(plan, stages, args->stage, err) : err_set(err, "%s", why.text);
     } else {
-        plan_print(plan, stdout);
+        plan_print(plan, args->tasks_per_node, stdout);
         printf("#\n# pipeline schedule\n");
         if (stages)
             rc = print_schedule(stages, n, stdout, err);

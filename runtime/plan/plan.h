@@ -180,6 +180,15 @@ struct plan_memory {
 };
 struct plan_memory plan_memory(const struct plan *plan, int stage);
 
+/* Bytes of host memory that checkpoints take on a rank of that stage, beside its state's own: the
+ * copy that files are written from; two slots for the rank's state in the memory that its node
+ * holds; two for that of a rank on another node, the largest there may be. 0 where the plan does
+ * without. Pure. */
+struct plan_host_memory {
+    double copy, own, wards;
+};
+struct plan_host_memory plan_host_memory(const struct plan *plan, int stage);
+
 /* Microbatches [*first, *first + *count) of a step are the replica's: as even as can be, in order,
  * the first replicas take one more where they do not divide. Pure. */
 void plan_replica_microbatches(const struct plan *plan, int replica, int64_t *first,
@@ -224,7 +233,8 @@ uint64_t plan_hash(const struct plan *plan);
 /* The exact text the hash is over, for an error that says in what two plans differ. malloc'ed. */
 char *plan_hash_text(const struct plan *plan);
 
-/* Human text of the resolved plan, rank map included. 0, or -1 if out has an error. */
-int plan_print(const struct plan *plan, FILE *out);
+/* Human text of the resolved plan, rank map included. tasks_per_node: for what a node needs; 0: not
+ * known. 0, or -1 if out has an error. */
+int plan_print(const struct plan *plan, int tasks_per_node, FILE *out);
 
 #endif

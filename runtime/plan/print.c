@@ -126,6 +126,40 @@ static void print_checkpoints(const struct plan *plan, FILE *out)
     fputc('\n', out);
 }
 
+static void print_host_line(double bytes, const char *what, FILE *out)
+{
+    fprintf(out, "# ");
+    print_bytes(bytes, out);
+    fprintf(out, " %s\n", what);
+}
+
+/* Of the stage that needs most. The state itself is beside it where the device is the host. */
+static void print_host_memory(const struct plan *plan, int tasks_per_node, FILE *out)
+{
+    struct plan_host_memory most = {0};
+    double sum = 0;
+    char text[64];
+    for (int s = 0; s < plan->parallel.pipeline; s++) {
+        struct plan_host_memory m = plan_host_memory(plan, s);
+        if (m.copy + m.own + m.wards > sum)
+            most = m;
+        sum = most.copy + most.own + most.wards;
+    }
+    if (sum <= 0)
+        return;
+    fprintf(out, "#\n# host memory a rank for checkpoints, estimated, beside the above\n");
+    if (most.copy > 0)
+        print_host_line(most.copy, "a copy that files are written from", out);
+    if (most.own > 0)
+        print_host_line(most.own, "two snapshots (checkpoint.snapshots)", out);
+    if (most.wards > 0)
+        print_host_line(most.wards, "two of a rank's on another node, if there are more", out);
+    print_host_line(sum, "in all", out);
+    snprintf(text, sizeof text, "a node of %d ranks", tasks_per_node);
+    if (tasks_per_node > 1)
+        print_host_line(sum * tasks_per_node, text, out);
+}
+
 /* Rank = (((data * pipeline + stage) * expert + e) * context + c) * tensor + t: a row a replica, a
  * cell a stage, in it the stage's ranks. */
 static void print_map(const struct plan *plan, FILE *out)
@@ -154,12 +188,13 @@ static void print_map(const struct plan *plan, FILE *out)
                 p->pipeline * cell);
 }
 
-int plan_print(const struct plan *plan, FILE *out)
+int plan_print(const struct plan *plan, int tasks_per_node, FILE *out)
 {
     fprintf(out, "# %s, resolved\n", plan->path);
     fputs(plan->text, out);
     print_sums(plan, out);
     print_stages(plan, out);
+    print_host_memory(plan, tasks_per_node, out);
     print_checkpoints(plan, out);
     print_map(plan, out);
     return ferror(out) ? -1 : 0;

@@ -118,6 +118,28 @@ struct plan_memory plan_memory(const struct plan *plan, int stage)
     };
 }
 
+static double file_bytes(const struct plan *plan, int stage)
+{
+    struct plan_memory m = plan_memory(plan, stage);
+    return m.weights + m.optimizer;
+}
+
+struct plan_host_memory plan_host_memory(const struct plan *plan, int stage)
+{
+    const struct plan_checkpoint *c = &plan->checkpoint;
+    struct plan_host_memory out = {0};
+    double most = 0;
+    for (int s = 0; s < plan->parallel.pipeline; s++)
+        most = fmax(most, file_bytes(plan, s));
+    if ((c->local || c->shared) && c->every)
+        out.copy = file_bytes(plan, stage);
+    if (c->snapshots)
+        out.own = 2 * file_bytes(plan, stage);
+    if (c->snapshots && plan->world > 1)
+        out.wards = 2 * most;
+    return out;
+}
+
 int plan_nodes(const struct plan *plan, int tasks_per_node, int spares, struct err *err)
 {
     char text[200];

@@ -115,10 +115,18 @@ static void test_show_numbers(void **state)
     assert_non_null(strstr(text, "# ranks            16384 = tensor 8 x context 1 x expert 1 x "
                                  "pipeline 16 x data 128\n"));
     assert_non_null(strstr(text, "# ... and 126 more replicas, each 128 ranks further on\n"));
+    /* 8 of 126 layers of 3.19e9 parameters on 8 tensor ranks: 2 bytes each, and 12 on 128 replicas;
+     * five times that */
+    assert_non_null(strstr(text, "#     6.2 GiB a copy that files are written from\n"));
+    assert_non_null(strstr(text, "#    31.1 GiB in all\n"));
     assert_true(count(text, "\n") < 150); /* a page or two, whatever the size of the run */
-    assert_int_equal(
-        run("$g plan show $p/quickstart.yaml,parallel.data=1,training.global_batch=16", text), 0);
+    assert_int_equal(run("$g plan show $p/quickstart.yaml,parallel.data=1,training.global_batch=16 "
+                         "--tasks-per-node 4",
+                         text),
+                     0);
     assert_non_null(strstr(text, "# data 0     stage 0: 0-1  stage 1: 2-3\n"));
+    /* 445 KiB of weights and twice that of moments: once, twice, twice */
+    assert_non_null(strstr(text, "#     6.5 MiB in all\n#    26.1 MiB a node of 4 ranks\n"));
     assert_non_null(strstr(text, "# stage 0    |01.a-2b-3c-.d-\n# stage 1    |.0a-1b-2c-3d-.\n"));
     /* 11 microbatches on 3 replicas: 4, 4, 3, so that the third idles a quarter of its time */
     assert_int_equal(run("$g plan show $p/quickstart.yaml,parallel.data=3,parallel.uneven=true,"

@@ -122,6 +122,38 @@ static void test_memory(void **state)
     plan_free(p);
 }
 
+/* float32: a file holds 12 bytes a parameter; it is copied once to be written, and twice into the
+ * memory of its node and of another. */
+static void test_host_memory(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"training.precision=float32", "parallel.pipeline=2",
+                                        "checkpoint.local=/scratch", "checkpoint.every=5"};
+    static const char *const memory[] = {"training.precision=float32", "checkpoint.local=/scratch",
+                                         "checkpoint.every=0"};
+    static const char *const none[] = {"checkpoint.snapshots=0"};
+    struct plan *p = small(files, 4);
+    double first = 12 * (double)plan_stage_parameters(p, 0),
+           last = 12 * (double)plan_stage_parameters(p, 1);
+    double t = p->parallel.tensor;
+    struct plan_host_memory m = plan_host_memory(p, 0);
+    assert_true(first != last);
+    near(m.copy, first / t);
+    near(m.own, 2 * first / t);
+    near(m.wards, 2 * fmax(first, last) / t);
+    plan_free(p);
+    p = small(memory, 3); /* nothing is written */
+    m = plan_host_memory(p, 0);
+    near(m.copy, 0);
+    near(m.own, 24.0 * (double)p->parameters / p->parallel.tensor);
+    near(m.wards, p->world > 1 ? m.own : 0);
+    plan_free(p);
+    p = small(none, 1);
+    m = plan_host_memory(p, 0);
+    near(m.copy + m.own + m.wards, 0);
+    plan_free(p);
+}
+
 static void test_counts(void **state)
 {
     /* 8 ranks. nodes, tasks per node, spares (-1: the plan's, 2), and the error. */
@@ -262,10 +294,11 @@ static void test_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lr_cosine), cmocka_unit_test(test_lr_others),
-        cmocka_unit_test(test_sizes),     cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_counts),    cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_split),     cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_lr_cosine),   cmocka_unit_test(test_lr_others),
+        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_host_memory), cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_hash),        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests_name("plan numbers", tests, NULL, NULL);
 }
