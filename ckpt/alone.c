@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "thin.h"
 
 enum { WRITE_MS = 3600000 }; /* of one file: a slow network disk */
 enum { KEEP = 2 };           /* the least there is: it is the only one */
@@ -32,7 +33,7 @@ static int no_copy_in(void *arg, int index, int64_t at, const void *host, int64_
 static int save(struct ckpt *c, const struct ckpt_position *position, struct err *err)
 {
     int64_t step = -1;
-    if (ckpt_save(c, position, NULL, err) || ckpt_wait(c, clock_ms() + WRITE_MS, err) ||
+    if (thin_save(c, position, err) || ckpt_wait(c, clock_ms() + WRITE_MS, err) ||
         ckpt_finished(c, &step, err))
         return -1;
     return step == position->step ? 0 : err_set(err, "the checkpoint was not written");
@@ -63,7 +64,7 @@ int alone_write(struct alone *a, int rank, const struct ckpt_tensor *tensors, in
                                    .leader = rank == 0};
     struct ckpt_io io = {.copy_out = copy_out, .copy_in = no_copy_in, .arg = arg};
     struct ckpt *c = NULL;
-    int rv = ckpt_open(&c, &options, tensors, n, &io, err);
+    int rv = ckpt_open_thin(&c, &options, tensors, n, &io, err);
     if (!rv)
         rv = save(c, &a->position, err);
     if (!rv && !(a->claims[rank] = ckpt_claim(c, a->position.step, err)))

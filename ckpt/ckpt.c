@@ -125,7 +125,7 @@ char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err)
 static const void *find_image(struct ckpt *c, int64_t step)
 {
     pthread_mutex_lock(&c->lock);
-    bool holds = !c->copy_wanted && !c->write_wanted && c->position.step == step;
+    bool holds = !c->thin && !c->copy_wanted && !c->write_wanted && c->position.step == step;
     pthread_mutex_unlock(&c->lock);
     return holds ? c->buffer : NULL;
 }

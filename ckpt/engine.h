@@ -48,7 +48,9 @@ struct ckpt {
     const struct ckpt_hook *hook;
     int dirfd;
     char log_name[CKPT_NAME_ROOM];
+    bool thin;             /* thin.h: the buffer is for some tensors at a time */
     unsigned char *buffer; /* the next file: header room, then the data; not of a filler */
+    int64_t buffer_bytes;
     uint32_t *crcs;
     struct blockio *bio;
 

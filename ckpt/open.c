@@ -16,6 +16,7 @@
 #include "folder.h"
 #include "log.h"
 #include "memory.h"
+#include "thin.h"
 
 static int check_options(const struct ckpt_options *o, const struct ckpt_io *io, struct err *err)
 {
@@ -144,11 +145,12 @@ static int prepare_folder(struct ckpt *c, struct err *err)
 /* Page-aligned, and no more than a place: what is not touched takes no memory. */
 static int prepare_memory(struct ckpt *c, struct err *err)
 {
-    size_t bytes = (size_t)engine_file_bytes(c);
+    size_t bytes = (size_t)(c->thin ? thin_buffer_bytes(&c->layout) : engine_file_bytes(c));
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return err_set_errno(err, errno, "a place for a copy of the state, %zu bytes", bytes);
     c->buffer = p;
+    c->buffer_bytes = (int64_t)bytes;
     madvise(p, bytes, MADV_HUGEPAGE);
     c->crcs = calloc((size_t)crc_blocks(c->layout.data_bytes) + 1, sizeof *c->crcs);
     return c->crcs ? 0 : err_set(err, "out of memory");
@@ -156,7 +158,7 @@ static int prepare_memory(struct ckpt *c, struct err *err)
 
 int64_t ckpt_buffer_bytes(const struct ckpt *c)
 {
-    return c->filler ? 0 : engine_file_bytes(c);
+    return c->buffer_bytes;
 }
 
 /* Touched here: a save must not pay for page faults. */
@@ -208,9 +210,9 @@ static int find_cut(struct ckpt *c, const struct ckpt_tensor *tensors, int n, st
     return 0;
 }
 
-int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
-                     const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
-                     const struct ckpt_hook *hook, struct err *err)
+static int open_writer(struct ckpt **out, const struct ckpt_options *options,
+                       const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
+                       const struct ckpt_hook *hook, bool thin, struct err *err)
 {
     *out = NULL;
     if (check_options(options, io, err))
@@ -219,6 +221,7 @@ int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
     if (!c)
         return err_set(err, "out of memory");
     c->hook = hook;
+    c->thin = thin;
     c->dirfd = c->reserve_fd = -1;
     c->last_step = -1;
     init_lock(c);
@@ -236,6 +239,20 @@ int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
     }
     *out = c;
     return 0;
+}
+
+int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
+                     const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
+                     const struct ckpt_hook *hook, struct err *err)
+{
+    return open_writer(out, options, tensors, n_tensors, io, hook, false, err);
+}
+
+int ckpt_open_thin(struct ckpt **out, const struct ckpt_options *options,
+                   const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
+                   struct err *err)
+{
+    return open_writer(out, options, tensors, n_tensors, io, NULL, true, err);
 }
 
 int ckpt_open_filler(struct ckpt **out, const struct ckpt_tensor *tensors, int n_tensors,
@@ -268,7 +285,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
 void engine_free(struct ckpt *c)
 {
     if (c->buffer)
-        munmap(c->buffer, (size_t)engine_file_bytes(c));
+        munmap(c->buffer, (size_t)c->buffer_bytes);
     if (c->reserve_fd >= 0)
         close(c->reserve_fd);
     if (c->dirfd >= 0)

@@ -56,8 +56,8 @@ void save_copy(struct ckpt *c)
 int ckpt_save_begin(struct ckpt *c, const struct ckpt_position *position, struct err *err)
 {
     int64_t start = clock_ns();
-    if (c->filler)
-        return err_set(err, "this only fills tensors: it has no folder to save to");
+    if (c->filler || c->thin)
+        return err_set(err, "this only fills tensors, or saves as thin.h says");
     if (position->step < 0 || position->samples < 0)
         return err_set(err, "a checkpoint of step %" PRId64 " after %" PRId64 " samples",
                        position->step, position->samples);

@@ -18,6 +18,7 @@
 #include "crc.h"
 #include "engine.h"
 #include "folder.h"
+#include "thin.h"
 
 int64_t engine_file_bytes(const struct ckpt *c)
 {
@@ -99,7 +100,7 @@ static int write_bytes(struct ckpt *c, int fd, const struct ckpt_position *posit
                              .plan_hash = c->plan_hash};
     strcpy(meta.run, c->run);
     struct stat st;
-    if (blockio_run(c->bio, &data, err) ||
+    if ((c->thin ? thin_write(c, fd, &stream, err) : blockio_run(c->bio, &data, err)) ||
         layout_header(&c->layout, &meta, c->crcs, c->buffer, digest, err) ||
         blockio_run(c->bio, &header, err))
         return -1;

@@ -1,7 +1,7 @@
 /* import.c - a Hugging Face folder becomes a run folder with a checkpoint of step 0.
  *
- * The checkpoint is written a file after the other so that memory stays bounded: as if ranks, each
- * with some whole tensors, had saved one by one (alone.h). */
+ * The checkpoint is written a file after the other, as if ranks, each with some whole tensors, had
+ * saved one by one; memory is that of the largest tensor (alone.h). */
 #include "hf/hf.h"
 
 #include "alone.h"
@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of one file, unless one tensor is larger: what an import needs of memory. */
+/* Of one file, unless one tensor is larger. */
 #define FILE_BYTES (INT64_C(4) << 30)
 
 enum { SEQUENCE_MOST = 4096 }; /* tokens: where the plan starts; the model may see more */

@@ -2,7 +2,6 @@
 #include "train/rewrite.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,32 +16,29 @@ _Static_assert(LAYOUT_WORDS <= sizeof((struct rewrite *)0)->layout / sizeof(int6
 
 /* ---- the source ---- */
 
-static int open_file(struct rewrite *r, int number, struct err *err)
+static int open_file(void *rewrite, int number, struct ckpt_file **out, struct err *err)
 {
+    const struct rewrite *r = rewrite;
     const struct ckpt_place *place = &r->decision.places[number];
-    if (r->file && r->file_number == number)
-        return 0;
-    ckpt_file_close(r->file);
-    r->file = NULL;
-    r->file_number = number;
-    if (ckpt_file_open(&r->file, place->path, err))
+    if (ckpt_file_open(out, place->path, err))
         return -1;
-    if (ckpt_file_digest(r->file) == place->digest)
+    if (ckpt_file_digest(*out) == place->digest)
         return 0;
+    ckpt_file_close(*out);
     return err_set(err, "%s is not the file that the commit record names", place->path);
 }
 
 /* Which arithmetic wrote it stays; how it is cut is the plan's. */
-static int set_layout(struct rewrite *r, struct err *err)
+static int set_layout(struct rewrite *r, struct ckpt_file *file, struct err *err)
 {
     const struct plan_parallel *p = &r->plan->parallel;
-    for (int i = 0; i < ckpt_file_count(r->file); i++) {
+    for (int i = 0; i < ckpt_file_count(file); i++) {
         struct ckpt_tensor t;
-        ckpt_file_tensor(r->file, i, &t);
+        ckpt_file_tensor(file, i, &t);
         if (strcmp(t.name, RESHARD_LAYOUT_NAME) || t.dtype != CKPT_I64 || t.dims != 1 ||
             t.shape[0] != LAYOUT_WORDS)
             continue;
-        if (ckpt_file_read(r->file, i, r->layout, err))
+        if (ckpt_file_read(file, i, r->layout, err))
             return -1;
         r->layout[MESH_TENSOR] = p->tensor;
         r->layout[MESH_CONTEXT] = p->context;
@@ -52,12 +48,15 @@ static int set_layout(struct rewrite *r, struct err *err)
         return 0;
     }
     return err_set(err, "%s has no tensor %s: it was not written by gtrain train",
-                   r->decision.places[r->file_number].path, RESHARD_LAYOUT_NAME);
+                   r->decision.places[0].path, RESHARD_LAYOUT_NAME);
 }
 
 static int add_table(struct rewrite *r, int number, struct err *err)
 {
-    char *table = open_file(r, number, err) ? NULL : ckpt_file_table(r->file, err);
+    struct ckpt_file *file = files_get(&r->open, number, err);
+    if (!file || (number == 0 && set_layout(r, file, err)))
+        return -1;
+    char *table = ckpt_file_table(file, err);
     if (!table)
         return -1;
     for (int i = 0; i < r->n_tables; i++)
@@ -78,7 +77,7 @@ static int read_tables(struct rewrite *r, struct err *err)
     if (!r->tables || !r->files)
         return err_set(err, "no memory for the tables of %d files", world);
     for (int i = 0; i < world; i++)
-        if (add_table(r, i, err) || (i == 0 && set_layout(r, err)))
+        if (add_table(r, i, err))
             return -1;
     return 0;
 }
@@ -87,7 +86,7 @@ int rewrite_open(struct rewrite *r, const struct weights_source *source, int64_t
                  const struct plan *plan, struct err *err)
 {
     const struct ckpt_decision *d = &r->decision;
-    *r = (struct rewrite){.plan = plan};
+    *r = (struct rewrite){.plan = plan, .open = {.open = open_file, .arg = r, .most = FILES_MOST}};
     if (weights_decide(source, step, &r->decision, err))
         return -1;
     if (step >= 0 && d->position.step != step)
@@ -112,7 +111,7 @@ void rewrite_close(struct rewrite *r)
         free(r->tables[i]);
     free(r->tables);
     free(r->files);
-    ckpt_file_close(r->file);
+    files_close(&r->open);
     ckpt_decision_free(&r->decision);
     *r = (struct rewrite){.plan = NULL};
 }
@@ -127,8 +126,7 @@ struct job {
     int n;
     char *names;
     struct ckpt_piece *pieces;
-    int n_pieces;
-    pthread_mutex_t lock; /* copy_out may come from two threads; a file is for one */
+    int n_pieces, next; /* next: the first of the tensor that is wanted next */
 };
 
 /* Bytes of a piece, in portions, into the runs they belong to. */
@@ -161,27 +159,25 @@ static int put(void *arg, const void *p, size_t n, struct err *err)
 static int read_piece(struct job *j, const struct ckpt_piece *piece, void *host, struct err *err)
 {
     struct scatter s = {.slice = host};
-    if (open_file(j->r, j->r->files[piece->source], err))
+    struct ckpt_file *file = files_get(&j->r->open, j->r->files[piece->source], err);
+    if (!file)
         return -1;
     if (!runs_begin(&s.runs, &j->tensors[piece->to], piece->offset, piece->shape))
         return err_set(err, "a piece of %s that is not in its slice", j->tensors[piece->to].name);
-    return ckpt_file_read_piece(j->r->file, piece, put, &s, err);
+    return ckpt_file_read_piece(file, piece, put, &s, err);
 }
 
 static int copy_out(void *arg, int index, void *host, struct err *err)
 {
     struct job *j = arg;
-    int rv = 0;
     if (index == j->n - 1) {
         memcpy(host, j->r->layout, LAYOUT_WORDS * sizeof *j->r->layout);
         return 0;
     }
-    pthread_mutex_lock(&j->lock);
-    for (int i = 0; !rv && i < j->n_pieces; i++)
-        if (j->pieces[i].to == index)
-            rv = read_piece(j, &j->pieces[i], host, err);
-    pthread_mutex_unlock(&j->lock);
-    return rv;
+    for (; j->next < j->n_pieces && j->pieces[j->next].to == index; j->next++)
+        if (read_piece(j, &j->pieces[j->next], host, err))
+            return -1;
+    return 0;
 }
 
 /* Of weights that were imported there are no moments, and none are made. */
@@ -226,7 +222,7 @@ static int64_t bytes_of(const struct job *j)
 static int write_rank(struct rewrite *r, const struct rewrite_target *target, struct alone *to,
                       int rank, struct err *err)
 {
-    struct job j = {.r = r, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct job j = {.r = r};
     int rv = list_rank(&j, rank, err);
     if (!rv)
         rv = alone_write(to, rank, j.tensors, j.n, copy_out, &j, err);
@@ -236,7 +232,6 @@ static int write_rank(struct rewrite *r, const struct rewrite_target *target, st
     free(j.tensors);
     free(j.names);
     free(j.pieces);
-    pthread_mutex_destroy(&j.lock);
     return rv ? err_prefix(err, "rank %d of %d", rank, to->world) : 0;
 }
 

@@ -2,22 +2,23 @@
  *
  * The state is the same, bit for bit; so are position and plan hash, and a run goes on from it as
  * it would have from the source. What a rank of the new layout holds is put together as a restore
- * does (ckpt_pieces), one rank after the other: memory is that of one rank's file. */
+ * does (ckpt_pieces), one rank after the other and a tensor after the other (alone.h): memory is
+ * that of the largest tensor, or 16 MiB, and the blocks of the files that are open. */
 #ifndef GTRAIN_REWRITE_H
 #define GTRAIN_REWRITE_H
 
 #include "plan/plan.h"
+#include "files.h"
 #include "train/weights.h"
 
 /* An open source. */
 struct rewrite {
     const struct plan *plan;
     struct ckpt_decision decision;
-    int64_t layout[8];      /* gtrain.layout, as it will be: LAYOUT_WORDS are used */
-    char **tables;          /* one for each way in which the files are cut */
-    int *files, n_tables;   /* the first file of each */
-    struct ckpt_file *file; /* the last one read from */
-    int file_number;
+    int64_t layout[8];    /* gtrain.layout, as it will be: LAYOUT_WORDS are used */
+    char **tables;        /* one for each way in which the files are cut */
+    int *files, n_tables; /* the first file of each */
+    struct files open;
 };
 
 /* The newest checkpoint of the source (step -1), or that of a step, which must be one that the plan

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "alone.h"
 #include "crc.h"
 #include "files.h"
 #include "memory.h"
@@ -463,6 +464,108 @@ static void the_buffer_is_taken_later(void **state)
     help_remove(dir);
 }
 
+/* ---- files of states that are never whole in memory ---- */
+
+static char *read_whole(const char *dir, const char *name, size_t *n)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = (size_t)ftell(f);
+    char *p = malloc(*n + 1);
+    rewind(f);
+    assert_true(p && fread(p, 1, *n, f) == *n);
+    fclose(f);
+    return p;
+}
+
+static struct alone alone_of(const char *dir)
+{
+    struct ckpt_options o = help_options(dir, 1);
+    return (struct alone){.dir = dir,
+                          .node = o.node,
+                          .run_id = o.run_id,
+                          .world = 1,
+                          .epoch = 1,
+                          .plan_hash = o.plan_hash,
+                          .position = {3, 24}};
+}
+
+/* Byte for byte the file that a save makes, whatever goes through the buffer together. */
+static void thin_files_are_the_same(void **state)
+{
+    (void)state;
+    static const char name[] = "run-1.e1.g1.s3.r0.safetensors";
+    char thick[256], thin[256];
+    struct state s = {.n = 0};
+    struct ckpt_io io = state_io(&s);
+    struct ckpt *c;
+    struct err err;
+    help_scratch(thick, NULL);
+    help_scratch(thin, NULL);
+    state_add(&s, CKPT_F32, 1, (int64_t[]){700000});
+    for (int i = 0; i < 40; i++)
+        state_add(&s, i % 2 ? CKPT_BF16 : CKPT_F64, 2, (int64_t[]){i, 31 * i});
+    state_add(&s, CKPT_F32, 0, NULL);
+    state_add(&s, CKPT_F32, 2, (int64_t[]){2500, 2048}); /* over 16 MiB */
+    state_add(&s, CKPT_I64, 1, (int64_t[]){9});
+    state_fill(&s, 3);
+    struct ckpt_options o = help_options(thick, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(help_checkpoint(c, 3, &err));
+    ckpt_close(c, help_soon());
+    struct alone a = alone_of(thin);
+    ok(alone_open(&a, &err));
+    ok(alone_write(&a, 0, s.tensors, s.n, state_out, &s, &err));
+    alone_close(&a);
+    size_t n[2];
+    char *bytes[2] = {read_whole(thick, name, &n[0]), read_whole(thin, name, &n[1])};
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(bytes[0], bytes[1], n[0]);
+    free(bytes[0]);
+    free(bytes[1]);
+    state_free(&s);
+    help_remove(thick);
+    help_remove(thin);
+}
+
+enum { THIN_TENSORS = 24, THIN_TENSOR = 3 << 20 };
+
+static int make_bytes(void *arg, int i, void *host, struct err *err)
+{
+    (void)arg, (void)err;
+    memset(host, i + 1, THIN_TENSOR);
+    return 0;
+}
+
+/* 72 MiB go through 16. */
+static void thin_files_need_little_memory(void **state)
+{
+    (void)state;
+    char dir[256];
+    struct state s = {.n = 0};
+    struct err err;
+    help_scratch(dir, NULL);
+    for (int i = 0; i < THIN_TENSORS; i++) {
+        struct ckpt_tensor *t = &s.tensors[i];
+        snprintf(s.names[i], sizeof s.names[i], "w.%d", i);
+        *t = (struct ckpt_tensor){.name = s.names[i], .dtype = CKPT_F32, .dims = 1};
+        t->global[0] = t->shape[0] = THIN_TENSOR / 4;
+    }
+    struct alone a = alone_of(dir);
+    ok(alone_open(&a, &err));
+    forget_peak();
+    int64_t before = memory_bytes("VmRSS:");
+    ok(alone_write(&a, 0, s.tensors, THIN_TENSORS, make_bytes, NULL, &err));
+    int64_t took = memory_bytes("VmHWM:") - before;
+    alone_close(&a);
+    help_remove(dir);
+    if (!SANITIZED)
+        assert_in_range(took, 0, 24 << 20);
+}
+
 enum { SIDE = 3072, COLUMN_FILES = 3 }; /* 36 MiB */
 
 /* Out of files that cut every row, or (files 1) of the rank's own. -1: wrong values. */
@@ -547,6 +650,8 @@ int main(void)
         cmocka_unit_test(what_is_out_of_order_is_refused),
         cmocka_unit_test(files_are_kept_open),
         cmocka_unit_test(the_buffer_is_taken_later),
+        cmocka_unit_test(thin_files_are_the_same),
+        cmocka_unit_test(thin_files_need_little_memory),
         cmocka_unit_test(a_restore_needs_little_memory),
     };
     return cmocka_run_group_tests_name("fill", tests, NULL, NULL);
