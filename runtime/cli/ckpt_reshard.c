@@ -139,6 +139,10 @@ static int make_folder(struct request *q, struct rewrite *r, struct err *err)
     rmdir(q->target); /* an empty one makes way; anything else is refused below */
     if (new_folder_begin(&folder, q->target, err))
         return -1;
+    if (folder.left)
+        cli_error("reshard: note: %s may be what another one left when it was killed; if nobody is "
+                  "writing there, remove it",
+                  folder.left);
     if (!fill_folder(q, r, folder.temp, err))
         return new_folder_commit(&folder, err);
     new_folder_abort(&folder);
