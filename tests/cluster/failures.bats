@@ -9,10 +9,10 @@ steps=80
 
 setup_file() {
     cluster_begin
-    write_train_plan
-    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" \
-        --plan "$here/train.yaml,checkpoint.local=$here/alone,checkpoint.redundancy=none" \
-        >"$here/undisturbed.out" 2>&1 3>&-
+    write_train_plan "tensor: 1, pipeline: 2, data: 2" \
+        "local: /local/gtrain-test, redundancy: partner, every: 1, keep: 2, block_bytes: 65536" \
+        "stall_ms: 2000, restarts: 2"
+    train_undisturbed ",checkpoint.local=$here/alone,checkpoint.redundancy=none"
 }
 
 teardown_file() {
@@ -20,8 +20,7 @@ teardown_file() {
 }
 
 setup() {
-    dir=$(mktemp -d "$here/run.XXXXXX")
-    job=
+    begin_test
     full=
 }
 
@@ -34,17 +33,6 @@ teardown() {
 
 covered_elsewhere() { # FILE
     [ "${GTRAIN_TEST_LONG-no}" = yes ] || skip "in the long mode; $1.bats holds it"
-}
-
-write_train_plan() {
-    cat >"$here/train.yaml" <<END
-model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
-data: {format: text, train: $here/data/train.txt}
-training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
-parallel: {tensor: 1, pipeline: 2, data: 2}
-checkpoint: {local: /local/gtrain-test, redundancy: partner, every: 1, keep: 2, block_bytes: 65536}
-resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
-END
 }
 
 # Train on four nodes and so many spares in the background.

@@ -6,11 +6,14 @@ load training.bash
 
 steps=80
 
+write_plan_with() { # CHECKPOINT
+    write_train_plan "tensor: 1, pipeline: 2, data: 2" "$1" "stall_ms: 2000, restarts: 2"
+}
+
 setup_file() {
     cluster_begin
-    write_train_plan "checkpoint: {every: 0}"
-    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" --plan "$here/train.yaml" \
-        >"$here/undisturbed.out" 2>&1 3>&-
+    write_plan_with "every: 0"
+    train_undisturbed
 }
 
 teardown_file() {
@@ -18,23 +21,11 @@ teardown_file() {
 }
 
 setup() {
-    dir=$(mktemp -d "$here/run.XXXXXX")
+    begin_test
 }
 
 teardown() {
-    "$cluster" up >/dev/null
-    assert_nothing_left
-}
-
-write_train_plan() { # CHECKPOINT-SECTION
-    cat >"$here/train.yaml" <<END
-model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
-data: {format: text, train: $here/data/train.txt}
-training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
-parallel: {tensor: 1, pipeline: 2, data: 2}
-$1
-resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
-END
+    end_test
 }
 
 # The steps of all lines, in the order in which they were written.
@@ -42,18 +33,10 @@ steps_of() { # RUN-DIR
     sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" 2>/dev/null
 }
 
-start_training() { # NODES SPARES
-    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-spares="$2" \
-        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
-    bounded=$!
-}
-
-# Every step's loss is that of the undisturbed run, and so many lines at most stand there twice.
-assert_same() { # TWICE
-    local status=0 twice
-    wait $bounded || status=$?
-    [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
-    expect "losses" "$(losses "$dir")" "$(losses "$here/undisturbed")"
+# And so many lines at most stand there twice.
+assert_same_again() { # TWICE
+    local twice
+    assert_same
     twice=$(($(steps_of "$dir" | wc -l) - steps))
     [ "$twice" -le "$1" ] || { echo "$twice steps were done again, not $1 at most"; return 1; }
 }
@@ -66,7 +49,7 @@ assert_same() { # TWICE
     wait_for 20 at_step 30
     kill -KILL "$(worker_of 0)" # who writes the lines
     wait_for 20 grep -q "generation 3 goes on" "$dir/out"
-    assert_same 2
+    assert_same_again 2
     expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
 }
 
@@ -74,7 +57,7 @@ assert_same() { # TWICE
     start_training 5 1
     wait_for 20 at_step 10
     "$cluster" kill "$(node_of 1)" >/dev/null
-    assert_same 1
+    assert_same_again 1
     expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
 }
 
@@ -85,7 +68,7 @@ assert_same() { # TWICE
     local node
     node=$(node_of 2)
     kill -KILL "$(agent_of 2)"
-    assert_same 1
+    assert_same_again 1
     expect_match "$(cat "$dir/out")" "node $node is lost \(rank 2\): .* takes over rank 2: generation 2"
     expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
 }
@@ -96,17 +79,17 @@ assert_same() { # TWICE
     "$cluster" kill "$(node_of 0)" >/dev/null
     wait_for 30 grep -q "generation 2 goes on" "$dir/out"
     "$cluster" kill "$(node_of 0)" >/dev/null
-    assert_same 2
+    assert_same_again 2
 }
 
 @test "a node and its partner at once: back to a file" {
-    write_train_plan "checkpoint: {shared: checkpoints, every: 5}"
+    write_plan_with "shared: checkpoints, every: 5"
     start_training 6 2
     wait_for 20 at_step 12
     # Of four nodes under two switches, 1 and 3 keep each other's state.
     "$cluster" kill "$(node_of 1)" >/dev/null &
     "$cluster" kill "$(node_of 3)" >/dev/null
     wait $!
-    assert_same 40
+    assert_same_again 40
     expect_match "$(cat "$dir/events.jsonl")" '"restored","step":[0-9]*[05],.* samples"'
 }

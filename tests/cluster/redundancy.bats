@@ -6,12 +6,15 @@ load training.bash
 
 steps=60
 
+# No replicas: they would stand in for each other.
+write_plan_with() { # DEGREES CHECKPOINT
+    write_train_plan "$1" "$2, snapshots: 0, keep: 2, block_bytes: 65536" "stall_ms: 2000, restarts: 2"
+}
+
 setup_file() {
     cluster_begin
-    write_train_plan "tensor: 2, pipeline: 2" "local: /local/gtrain-test, redundancy: xor:4, every: 1"
-    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" \
-        --plan "$here/train.yaml,checkpoint.local=$here/alone,checkpoint.redundancy=none" \
-        >"$here/undisturbed.out" 2>&1 3>&-
+    write_plan_with "tensor: 2, pipeline: 2" "local: /local/gtrain-test, redundancy: xor:4, every: 1"
+    train_undisturbed ",checkpoint.local=$here/alone,checkpoint.redundancy=none"
 }
 
 teardown_file() {
@@ -19,38 +22,11 @@ teardown_file() {
 }
 
 setup() {
-    dir=$(mktemp -d "$here/run.XXXXXX")
+    begin_test
 }
 
 teardown() {
-    "$cluster" up >/dev/null
-    assert_nothing_left
-}
-
-# No replicas: they would stand in for each other.
-write_train_plan() { # DEGREES CHECKPOINT
-    cat >"$here/train.yaml" <<END
-model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
-data: {format: text, train: $here/data/train.txt}
-training: {steps: $steps, decay_steps: 60, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
-parallel: {$1}
-checkpoint: {$2, snapshots: 0, keep: 2, block_bytes: 65536}
-resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
-END
-}
-
-start_training() { # NODES SPARES [PLAN-CHANGES]
-    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml${3-}" --gtrain-spares="$2" \
-        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
-    bounded=$!
-}
-
-assert_same() {
-    local status=0
-    wait $bounded || status=$?
-    [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
-    expect "losses of $steps steps, each computed once or more" "$(losses "$dir")" \
-        "$(losses "$here/undisturbed")"
+    end_test
 }
 
 @test "a lost node's file is rebuilt on the spare" {
@@ -97,7 +73,7 @@ assert_same() {
 @test "groups that the nodes do not give are refused before anything is allocated" {
     run bounded srun -N2 --ntasks-per-node=2 --gtrain-plan="$here/train.yaml" --gtrain-dir="$dir" "$gtrain" train
     expect "exit code" "$status" 1
-    expect_match "$output" "train.yaml:5:[0-9]+: checkpoint.redundancy is xor:4, which needs ranks on 4 nodes, but 4 ranks are to be on 2"
+    expect_match "$output" "train.yaml:6:[0-9]+: checkpoint.redundancy is xor:4, which needs ranks on 4 nodes, but 4 ranks are to be on 2"
 }
 
 # One bit of rank 1's newest file, on its own node.

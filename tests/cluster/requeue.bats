@@ -8,9 +8,9 @@ steps=150
 
 setup_file() {
     cluster_begin
-    write_train_plan
-    "$gtrain" train --local --threads 1 --plan "$here/train.yaml" --dir "$here/undisturbed" \
-        >"$here/undisturbed.out" 2>&1 3>&-
+    write_train_plan "tensor: 1, pipeline: 2, data: 1" \
+        "shared: checkpoints, every: 1, keep: 2, block_bytes: 65536"
+    train_undisturbed
 }
 
 teardown_file() {
@@ -18,34 +18,12 @@ teardown_file() {
 }
 
 setup() {
-    dir=$(mktemp -d "$here/run.XXXXXX")
+    begin_test
     cd "$dir"
-    job=
 }
 
 teardown() {
-    [ -z "$job" ] || scancel "$job" 2>/dev/null || true
-    "$cluster" up >/dev/null
-    assert_nothing_left
-}
-
-write_train_plan() {
-    cat >"$here/train.yaml" <<END
-model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
-data: {format: text, train: $here/data/train.txt}
-training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
-parallel: {tensor: 1, pipeline: 2, data: 1}
-checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}
-resilience: {heartbeat_ms: 200, patience_ms: 2000}
-END
-}
-
-newest_step() {
-    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/r/metrics.jsonl" 2>/dev/null | sort -n | tail -n 1
-}
-
-at_step() { # STEP
-    [ "$(newest_step)" -ge "$1" ]
+    end_test
 }
 
 # Submit a job that trains.

@@ -3,6 +3,7 @@
 # but for the order of sums.
 
 load cluster.bash
+load training.bash
 
 steps=40
 
@@ -16,8 +17,7 @@ parallel: {data: 4}
 checkpoint: {local: /local/gtrain-shrink, every: 1, keep: 2, block_bytes: 65536}
 resilience: {heartbeat_ms: 200, patience_ms: 2000, shrink: true, min_data: 2}
 END
-    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" \
-        --plan "$here/train.yaml,checkpoint.every=0" >"$here/undisturbed.out" 2>&1 3>&-
+    train_undisturbed ,checkpoint.every=0
 }
 
 teardown_file() {
@@ -25,20 +25,11 @@ teardown_file() {
 }
 
 setup() {
-    dir=$(mktemp -d "$here/run.XXXXXX")
+    begin_test
 }
 
 teardown() {
-    "$cluster" up >/dev/null
-    assert_nothing_left
-}
-
-at_step() { # STEP
-    [ "$(sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/metrics.jsonl" | sort -n | tail -n 1)" -ge "$1" ]
-}
-
-node_of() { # RANK
-    awk -v r="$1" '$1 == r "-" r { print $2 }' "$dir/placement.txt"
+    end_test
 }
 
 start_training() { # ON-TOP-OF-THE-PLAN SRUN-OPTIONS

@@ -1,17 +1,14 @@
 # What a site hears of a run: its own hook for a node that has failed, and a comment on the job.
 
 load cluster.bash
+load training.bash
+
+steps=60
 
 setup_file() {
     cluster_begin
-    cat >"$here/train.yaml" <<END
-model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
-data: {format: text, train: $here/data/train.txt}
-training: {steps: 60, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
-parallel: {tensor: 1, pipeline: 2, data: 1}
-checkpoint: {shared: checkpoints, every: 1, keep: 2, block_bytes: 65536}
-resilience: {heartbeat_ms: 200, patience_ms: 2000}
-END
+    write_train_plan "tensor: 1, pipeline: 2, data: 1" \
+        "shared: checkpoints, every: 1, keep: 2, block_bytes: 65536"
     cp "$GTRAIN_SOURCE/contrib/on_failure.sh" "$here/hook"
     sed -i "2i echo \"\$1 \$3 \$(id -un) \$GTRAIN_RUN_DIR\" >>$here/heard" "$here/hook"
     chown root "$here/hook"
@@ -23,22 +20,15 @@ teardown_file() {
 }
 
 setup() {
-    dir=$(mktemp -d "$here/run.XXXXXX")
+    begin_test
     cd "$dir"
     rm -f "$here/heard"
     set_plugstack "$plugin_line on_failure=$here/hook" # `cluster.sh up` writes it anew
-    job=
 }
 
 teardown() {
-    [ -z "$job" ] || scancel "$job" 2>/dev/null || true
     [ -z "${lost:-}" ] || scontrol update nodename="$lost" state=resume 2>/dev/null || true
-    "$cluster" up >/dev/null
-    assert_nothing_left
-}
-
-at_step() { # STEP
-    [ "$(sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/r/metrics.jsonl" | sort -n | tail -n 1)" -ge "$1" ]
+    end_test
 }
 
 comment_of() { # JOB

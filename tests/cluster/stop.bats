@@ -2,6 +2,7 @@
 # from there: by scancel, by the warning that sbatch --signal asks for, by a requeue of Slurm's own.
 
 load cluster.bash
+load training.bash
 
 steps=4000
 
@@ -22,22 +23,12 @@ teardown_file() {
 }
 
 setup() {
-    dir=$(mktemp -d "$here/run.XXXXXX")
+    begin_test
     cd "$dir"
-    job=
 }
 
 teardown() {
-    [ -z "$job" ] || scancel "$job" 2>/dev/null || true
-    assert_nothing_left
-}
-
-newest_step() {
-    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/r/metrics.jsonl" 2>/dev/null | sort -n | tail -n 1
-}
-
-at_step() { # STEP
-    [ "$(newest_step)" -ge "$1" ]
+    end_test
 }
 
 submit() { # SBATCH-ARGS...

@@ -6,12 +6,15 @@ load training.bash
 
 steps=80
 
+write_plan_with() { # WHERE-CHECKPOINTS-GO
+    write_train_plan "tensor: 1, pipeline: 2, data: 2" "$1, keep: 2, block_bytes: 65536" \
+        "stall_ms: 2000, restarts: 2"
+}
+
 setup_file() {
     cluster_begin
-    write_train_plan "local: /local/gtrain-test, redundancy: partner, every: 1"
-    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" \
-        --plan "$here/train.yaml,checkpoint.local=$here/alone,checkpoint.redundancy=none" \
-        >"$here/undisturbed.out" 2>&1 3>&-
+    write_plan_with "local: /local/gtrain-test, redundancy: partner, every: 1"
+    train_undisturbed ",checkpoint.local=$here/alone,checkpoint.redundancy=none"
 }
 
 teardown_file() {
@@ -19,40 +22,12 @@ teardown_file() {
 }
 
 setup() {
-    write_train_plan "local: /local/gtrain-test, redundancy: partner, every: 1"
-    dir=$(mktemp -d "$here/run.XXXXXX")
+    write_plan_with "local: /local/gtrain-test, redundancy: partner, every: 1"
+    begin_test
 }
 
 teardown() {
-    "$cluster" up >/dev/null
-    assert_nothing_left
-}
-
-write_train_plan() { # WHERE-CHECKPOINTS-GO
-    cat >"$here/train.yaml" <<END
-model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
-data: {format: text, train: $here/data/train.txt}
-training: {steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32, lr: 0.003}
-parallel: {tensor: 1, pipeline: 2, data: 2}
-checkpoint: {$1, keep: 2, block_bytes: 65536}
-resilience: {heartbeat_ms: 200, patience_ms: 2000, stall_ms: 2000, restarts: 2}
-END
-}
-
-# Train on so many nodes in the background.
-start_training() { # NODES SPARES
-    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml" --gtrain-spares="$2" \
-        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
-    bounded=$!
-}
-
-# It ended well, and computed what it would have without us.
-assert_same() {
-    local status=0
-    wait $bounded || status=$?
-    [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
-    expect "losses of $steps steps, each computed once or more" "$(losses "$dir")" \
-        "$(losses "$here/undisturbed")"
+    end_test
 }
 
 # Sleep for up to 3.5 s.
@@ -94,7 +69,7 @@ random_while() {
 }
 
 @test "two nodes at once: their partners have their files" {
-    write_train_plan "local: /local/gtrain-test, redundancy: partner, every: 1, snapshots: 0"
+    write_plan_with "local: /local/gtrain-test, redundancy: partner, every: 1, snapshots: 0"
     start_training 6 2
     wait_for 20 at_step 6
     # Of four nodes under two switches, 0 and 2 are partners, and 1 and 3.
@@ -106,7 +81,7 @@ random_while() {
 }
 
 @test "a node and its partner at once: the shared folder has their files" {
-    write_train_plan "local: /local/gtrain-test, redundancy: partner, shared: checkpoints, shared_every: 1, every: 1, snapshots: 0"
+    write_plan_with "local: /local/gtrain-test, redundancy: partner, shared: checkpoints, shared_every: 1, every: 1, snapshots: 0"
     start_training 6 2
     wait_for 20 grep -q '"kind":"shared"' "$dir/events.jsonl"
     "$cluster" kill "$(node_of 1)" >/dev/null &
@@ -165,8 +140,7 @@ exec $(tr ' ' '\n' <<<"$plugin_line" | sed -n 's/^agent=//p') "\$@"
 END
     chmod 755 "$here/agent"
     set_plugstack "$(sed -E "s,agent=/[^ ]*,agent=$here/agent," <<<"$plugin_line")"
-    sed -i 's/patience_ms: 2000/patience_ms: 2000, start_patience_ms: 1000/' "$here/train.yaml"
-    start_training 5 1
+    start_training 5 1 ,resilience.start_patience_ms=1000
     wait_for 20 at_step 5
     set_plugstack "$plugin_line"
     expect_match "$(cat "$dir/out")" "4 of 5 nodes have come: the run starts without the others"

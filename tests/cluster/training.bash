@@ -1,5 +1,52 @@
 # training.bash - what tests share that train: what a run has computed, and who computes it. Loaded
-# behind cluster.bash. $dir is the run folder of the test.
+# behind cluster.bash. $dir is the run folder of the test, or $dir/r where its script needs $dir.
+
+# The model that most of them train, for $steps steps: $here/train.yaml.
+write_train_plan() { # DEGREES CHECKPOINT [RESILIENCE]
+    cat >"$here/train.yaml" <<END
+model: {layers: 4, hidden: 96, ffn: 256, heads: 4, kv_heads: 2, vocab: 256}
+data: {format: text, train: $here/data/train.txt}
+training: {steps: $steps, decay_steps: $steps, warmup_steps: 4, global_batch: 8, microbatch: 2, sequence: 32,
+           lr: 0.003}
+parallel: {$1}
+checkpoint: {$2}
+resilience: {heartbeat_ms: 200, patience_ms: 2000${3:+, $3}}
+END
+}
+
+# What it computes when nothing happens: $here/undisturbed.
+train_undisturbed() { # [PLAN-VALUES]
+    "$gtrain" train --local --threads 1 --dir "$here/undisturbed" --plan "$here/train.yaml${1-}" \
+        >"$here/undisturbed.out" 2>&1 3>&-
+}
+
+# A test's run folder, and its end: what it has killed is up again, and nothing is left of its job.
+begin_test() {
+    dir=$(mktemp -d "$here/run.XXXXXX")
+    job=
+}
+
+end_test() {
+    [ -z "${job:-}" ] || scancel "$job" 2>/dev/null || true
+    "$cluster" up >/dev/null
+    assert_nothing_left
+}
+
+# Train in the background.
+start_training() { # NODES SPARES [PLAN-VALUES]
+    bounded srun -N"$1" --ntasks-per-node=1 --gtrain-plan="$here/train.yaml${3-}" --gtrain-spares="$2" \
+        --gtrain-dir="$dir" "$gtrain" train >"$dir/out" 2>&1 3>&- &
+    bounded=$!
+}
+
+# That ended well, and computed what it would have without us.
+assert_same() {
+    local status=0
+    wait $bounded || status=$?
+    [ $status = 0 ] || { cat "$dir/out" "$dir/coordinator.log"; echo "srun ended with $status"; return 1; }
+    expect "losses of $steps steps, each computed once or more" "$(losses "$dir")" \
+        "$(losses "$here/undisturbed")"
+}
 
 # "STEP LOSS" of every line, by step, each pair once: two losses of one step are two lines.
 losses() { # RUN-DIR
@@ -7,7 +54,8 @@ losses() { # RUN-DIR
 }
 
 newest_step() {
-    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/metrics.jsonl" 2>/dev/null | sort -n | tail -n 1
+    sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "$dir/metrics.jsonl" "$dir/r/metrics.jsonl" 2>/dev/null |
+        sort -n | tail -n 1
 }
 
 at_step() { # STEP
