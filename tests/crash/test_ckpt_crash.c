@@ -11,17 +11,10 @@
  *
  *   test_ckpt_crash [--long | --cases N | --case K]      GTRAIN_TEST_LONG=yes is --long
  */
-#include "crash_shim.h"
-#include "../unit/ckpt_help.h"
+#include "crash_life.h"
 #include "file.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 enum {
     CASES = 300,
@@ -29,9 +22,6 @@ enum {
     LIVES = 3,
     STEPS = 4,        /* a life */
     BOUNDARIES = 130, /* of a life, about: faults are spread over so many */
-    CHILD_MS = 60000, /* a child that lives longer hangs */
-    EXIT_LIED = 3,    /* the child found a wrong state */
-    EXIT_REFUSED = 4, /* the child could not even start */
 };
 
 struct scene {
@@ -96,30 +86,24 @@ static int resume(struct scene *s, const struct ckpt_hook *hook, struct ckpt **c
     return rv;
 }
 
-/* With --case: what went wrong in a life, which is mostly what should. */
-static void tell(const struct shim *shim, const char *text)
+/* One life. Errors of a checkpoint are what training does with them: go on. */
+static int live(void *scene, struct shim *shim)
 {
-    if (shim->talk)
-        fprintf(stderr, "# fault %d at %d: %s\n", shim->fault, shim->at, text);
-}
-
-/* One life. Never returns. Errors of a checkpoint are what training does with them: go on. */
-static void live(struct scene *s, struct shim *shim)
-{
+    struct scene *s = scene;
     struct ckpt_hook hook = {.allow = shim_allow, .arg = shim};
     struct ckpt *c = NULL;
     struct err err;
     int64_t first, finished;
     if (resume(s, &hook, &c, &first, &err)) {
         tell(shim, err.text);
-        _exit(EXIT_REFUSED);
+        return EXIT_REFUSED;
     }
     if (first && state_differs(&s->state, first) >= 0)
-        _exit(EXIT_LIED);
+        return EXIT_LIED;
     if (first != atomic_load(&s->shared->committed)) {
         tell(shim, "gone back to an older one");
         if (shim->fault != FAULT_EIO) /* a file that cannot be read is a lost one */
-            _exit(EXIT_LIED);
+            return EXIT_LIED;
     }
     atomic_store(&s->shared->restored, first);
     for (int64_t step = first + 1; step <= first + STEPS; step++) {
@@ -137,7 +121,7 @@ static void live(struct scene *s, struct shim *shim)
         char *claim = ckpt_claim(c, step, &err);
         char *record = claim ? ckpt_record((const char *const *)&claim, 1, &err) : NULL;
         if (!record)
-            _exit(EXIT_LIED);
+            return EXIT_LIED;
         atomic_store(&s->shared->tried, step);
         if (!ckpt_commit(c, step, record, &err)) {
             atomic_store(&s->shared->committed, step);
@@ -149,28 +133,7 @@ static void live(struct scene *s, struct shim *shim)
         free(record);
     }
     ckpt_close(c, help_soon());
-    _exit(0);
-}
-
-/* Runs a life to its end. Its wait status. */
-static int run_life(struct scene *s, struct shim *shim, int number)
-{
-    atomic_store(&s->shared->boundary, 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (!child)
-        live(s, shim);
-    int status = 0;
-    int64_t deadline = clock_ms() + CHILD_MS;
-    while (!waitpid(child, &status, WNOHANG)) {
-        if (clock_ms() > deadline) {
-            kill(child, SIGKILL);
-            waitpid(child, &status, 0);
-            fail_msg("case %d: the run hangs", number);
-        }
-        usleep(200);
-    }
-    return status;
+    return 0;
 }
 
 /* What is there is between what was promised and what was tried; or, where a life had gone back to
@@ -195,21 +158,6 @@ static void check_decision(struct scene *s, int number, int64_t before)
     atomic_store(&told->committed, step);
     atomic_store(&told->tried, step);
     ckpt_decision_free(&d);
-}
-
-static void flip_bit(const char *path, uint64_t seed)
-{
-    struct stat st;
-    assert_int_equal(stat(path, &st), 0);
-    if (!st.st_size)
-        return;
-    int fd = open(path, O_RDWR);
-    unsigned char byte;
-    off_t at = (off_t)(seed % (uint64_t)st.st_size);
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= (unsigned char)(1 << (seed >> 40) % 8);
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    close(fd);
 }
 
 /* A bit of the newest file, or of the log, turns. The newest step may be lost by that, no more:
@@ -261,24 +209,14 @@ static void check_end(struct scene *s, int number, int64_t least, int64_t most)
     ckpt_decision_free(&d);
 }
 
-static void check_status(int status, const struct shim *shim, int number)
-{
-    bool may_die = shim->fault == FAULT_KILL || shim->fault == FAULT_TORN;
-    if (WIFSIGNALED(status) ? may_die && WTERMSIG(status) == SIGKILL
-                            : WEXITSTATUS(status) == 0 ||
-                                  (WEXITSTATUS(status) == EXIT_REFUSED &&
-                                   (shim->fault == FAULT_NOSPC || shim->fault == FAULT_EIO)))
-        return;
-    fail_msg("case %d: a run with fault %d at boundary %d ended with status %x", number,
-             shim->fault, shim->at, status);
-}
-
-static int first_case = 0, last_case = CASES - 1;
+static struct cases cases;
 
 static void run_case(struct shared *shared, int number)
 {
     struct scene s = {.shared = shared};
     uint64_t seed = mix((uint64_t)number);
+    char name[32];
+    snprintf(name, sizeof name, "case %d", number);
     /* the page cache of a real disk for some, a file system in memory for most: syncs are slow */
     help_scratch(s.dir, number % 25 ? "/dev/shm" : NULL);
     scene_state(&s, seed);
@@ -294,11 +232,10 @@ static void run_case(struct shared *shared, int number)
                             .at = (int)(dice % BOUNDARIES),
                             .length = 1 + (int)(dice >> 32) % 12,
                             .shared = shared,
-                            .talk = first_case == last_case};
+                            .talk = cases.first == cases.last};
         int64_t before = atomic_load(&shared->committed);
         atomic_store(&shared->restored, -1);
-        int status = run_life(&s, &shim, number);
-        check_status(status, &shim, number);
+        check_status(run_life(live, &s, &shim, name), &shim, name);
         int64_t gained = atomic_load(&shared->committed) - before;
         if ((shim.fault == FAULT_SHORT || shim.fault == FAULT_AGAIN) &&
             gained != STEPS - s.no_uring)
@@ -317,10 +254,8 @@ static void run_case(struct shared *shared, int number)
 static void test_crashes(void **unused)
 {
     (void)unused;
-    struct shared *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(shared != MAP_FAILED);
-    for (int i = first_case; i <= last_case; i++)
+    struct shared *shared = shared_make();
+    for (int i = cases.first; i <= cases.last; i++)
         run_case(shared, i);
     munmap(shared, sizeof *shared);
 }
@@ -336,9 +271,7 @@ static void test_dead_writer(void **unused)
     struct ckpt_decision d;
     struct ckpt_file *f;
     struct scene s = {.no_uring = false};
-    struct shared *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(shared != MAP_FAILED);
+    struct shared *shared = shared_make();
     help_scratch(s.dir, NULL);
     int64_t n = BYTES / 8;
     state_add(&s.state, CKPT_F64, 1, &n);
@@ -390,13 +323,7 @@ static void test_dead_writer(void **unused)
 
 int main(int argc, char **argv)
 {
-    const char *asked = getenv("GTRAIN_TEST_LONG");
-    if ((argc == 2 && !strcmp(argv[1], "--long")) || (argc == 1 && asked && !strcmp(asked, "yes")))
-        last_case = CASES_LONG - 1;
-    else if (argc == 3 && !strcmp(argv[1], "--cases"))
-        last_case = atoi(argv[2]) - 1;
-    else if (argc == 3 && !strcmp(argv[1], "--case"))
-        first_case = last_case = atoi(argv[2]);
+    cases = cases_asked(argc, argv, CASES, CASES_LONG);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crashes),
         cmocka_unit_test(test_dead_writer),

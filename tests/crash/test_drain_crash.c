@@ -7,12 +7,9 @@
  * had begun, bit for bit, and the third life must leave nothing half-made.
  *
  *   test_drain_crash [--fault F --at N] */
-#include "crash_shim.h"
-#include "../unit/ckpt_help.h"
+#include "crash_life.h"
 
 #include <inttypes.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "drain.h"
 #include "drain_impl.h"
@@ -21,9 +18,6 @@ enum {
     RANKS = 2,
     STEPS = 3, /* a life */
     KEEP = 2,
-    CHILD_MS = 60000,
-    EXIT_LIED = 3,
-    EXIT_REFUSED = 4, /* the child could not even start */
 };
 
 struct scene {
@@ -183,23 +177,9 @@ static int live(struct scene *s, uint32_t epoch, struct shim *shim)
     return 0;
 }
 
-static int live_in_child(struct scene *s, uint32_t epoch, struct shim *shim)
+static int second_life(void *scene, struct shim *shim)
 {
-    int status;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (!child)
-        _exit(live(s, epoch, shim));
-    int64_t deadline = clock_ms() + CHILD_MS;
-    while (!waitpid(child, &status, WNOHANG)) {
-        if (clock_ms() > deadline) {
-            kill(child, SIGKILL);
-            waitpid(child, &status, 0);
-            fail_msg("fault %d at %d: the run hangs", shim->fault, shim->at);
-        }
-        usleep(100);
-    }
-    return status;
+    return live(scene, 2, shim);
 }
 
 /* The shared folder alone gives a step that was promised or begun, and each rank's very bytes. */
@@ -264,8 +244,7 @@ static void one_fault(struct shared *told, enum fault fault, int at, bool talk)
     assert_int_equal(atomic_load(&told->committed), STEPS);
 
     struct shim shim = {.fault = fault, .at = at, .length = 1, .shared = told, .talk = talk};
-    atomic_store(&told->boundary, 0);
-    int status = live_in_child(&s, 2, &shim);
+    int status = run_life(second_life, &s, &shim, when);
     bool dies = fault == FAULT_KILL || fault == FAULT_TORN;
     if (WIFSIGNALED(status) ? !dies || WTERMSIG(status) != SIGKILL
                             : WEXITSTATUS(status) && WEXITSTATUS(status) != EXIT_REFUSED)
@@ -288,9 +267,7 @@ static int only_fault = -1, only_at = -1;
 static void test_every_call(void **unused)
 {
     (void)unused;
-    struct shared *told =
-        mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(told != MAP_FAILED);
+    struct shared *told = shared_make();
     if (only_at >= 0) {
         one_fault(told, (enum fault)only_fault, only_at, true);
     } else {

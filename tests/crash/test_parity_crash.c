@@ -10,22 +10,17 @@
  *
  *   test_parity_crash [--long | --cases N | --case K]      GTRAIN_TEST_LONG=yes is --long
  */
-#include "crash_shim.h"
+#include "crash_life.h"
 #include "../unit/parity_help.h"
 
 #include <inttypes.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 enum {
     CASES = 60,
     CASES_LONG = 4000,
     LIVES = 4,
-    STEPS = 2,        /* a life */
-    ROUNDS = 20,      /* decisions of a restore, more than there are files to be damaged */
-    CHILD_MS = 60000, /* a child that lives longer hangs */
-    EXIT_LIED = 3,    /* the child found a wrong state */
-    EXIT_REFUSED = 4, /* the child could not even start */
+    STEPS = 2,   /* a life */
+    ROUNDS = 20, /* decisions of a restore, more than there are files to be damaged */
 };
 
 /* ---- restore, as train/ does it ---- */
@@ -112,15 +107,6 @@ static int resume(struct group *g, int64_t *step, struct err *err)
     return rv ? -1 : 0;
 }
 
-/* ---- lives ---- */
-
-static void tell(const struct shim *shim, const char *text)
-{
-    if (shim->talk)
-        fprintf(stderr, "# fault %d at %d of %d: %s\n", shim->fault, shim->at,
-                atomic_load(&shim->shared->boundary), text);
-}
-
 static int commit_all(struct group *g, int64_t step, const char *record, struct err *err)
 {
     int rv = 0;
@@ -130,19 +116,19 @@ static int commit_all(struct group *g, int64_t step, const char *record, struct 
     return rv;
 }
 
-/* Never returns. */
-static void live(struct group *g, struct shim *shim)
+static int live(void *group, struct shim *shim)
 {
+    struct group *g = group;
     struct ckpt_hook hook = {.allow = shim_allow, .arg = shim};
     struct err err;
     int64_t first;
     g->hook = &hook;
     if (resume(g, &first, &err)) {
         tell(shim, err.text);
-        _exit(EXIT_REFUSED);
+        return EXIT_REFUSED;
     }
     if (first && group_differs(g, first) >= 0)
-        _exit(EXIT_LIED);
+        return EXIT_LIED;
     for (int64_t step = first + 1; step <= first + STEPS; step++) {
         group_fill(g, step);
         char *record = group_record(g, step, &err);
@@ -160,39 +146,7 @@ static void live(struct group *g, struct shim *shim)
     }
     group_close(g);
     tell(shim, "well");
-    _exit(0);
-}
-
-static int run_life(struct group *g, struct shim *shim, int number)
-{
-    atomic_store(&shim->shared->boundary, 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (!child)
-        live(g, shim);
-    int status = 0;
-    int64_t deadline = clock_ms() + CHILD_MS;
-    while (!waitpid(child, &status, WNOHANG)) {
-        if (clock_ms() > deadline) {
-            kill(child, SIGKILL);
-            waitpid(child, &status, 0);
-            fail_msg("case %d: the run hangs", number);
-        }
-        usleep(200);
-    }
-    return status;
-}
-
-static void check_status(int status, const struct shim *shim, int number)
-{
-    bool may_die = shim->fault == FAULT_KILL || shim->fault == FAULT_TORN;
-    if (WIFSIGNALED(status) ? may_die && WTERMSIG(status) == SIGKILL
-                            : WEXITSTATUS(status) == 0 ||
-                                  (WEXITSTATUS(status) == EXIT_REFUSED &&
-                                   (shim->fault == FAULT_NOSPC || shim->fault == FAULT_EIO)))
-        return;
-    fail_msg("case %d: a run with fault %d at boundary %d ended with status %x", number,
-             shim->fault, shim->at, status);
+    return 0;
 }
 
 /* The step that would be restored now; it is between what was promised and what was tried. */
@@ -215,19 +169,6 @@ static void lose(struct group *g, int nodes, uint64_t seed)
 {
     for (int i = 0; i < nodes; i++)
         help_remove(g->dirs[(seed % (uint64_t)g->members + (uint64_t)i) % (uint64_t)g->members]);
-}
-
-static void flip_bit(const char *path, uint64_t seed)
-{
-    FILE *f = fopen(path, "r+");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    long at = (long)(seed % (uint64_t)ftell(f));
-    fseek(f, at, SEEK_SET);
-    int byte = fgetc(f);
-    fseek(f, at, SEEK_SET);
-    fputc(byte ^ 1 << (seed >> 40) % 8, f);
-    fclose(f);
 }
 
 /* Exactly this step, with the state it had. */
@@ -270,12 +211,14 @@ static void check_end(struct group *g, int64_t step, uint64_t seed, int number)
     ckpt_decision_free(&d);
 }
 
-static int first_case = 0, last_case = CASES - 1;
+static struct cases cases;
 
 static void run_case(struct shared *shared, int number)
 {
     struct group g;
     uint64_t seed = mix((uint64_t)number ^ 0x5eed);
+    char name[32];
+    snprintf(name, sizeof name, "case %d", number);
     bool two = number % 2;
     bool recovered = false; /* a commit has returned since nodes were lost */
     group_make(&g, two ? 5 : 3, two ? 2 : 1, GROUP_SMALL, number % 25 ? "/dev/shm" : NULL);
@@ -287,10 +230,9 @@ static void run_case(struct shared *shared, int number)
                             .at = (int)(dice % (two ? 380 : 230)),
                             .length = 1 + (int)(dice >> 32) % 12,
                             .shared = shared,
-                            .talk = first_case == last_case};
+                            .talk = cases.first == cases.last};
         int64_t before = atomic_load(&shared->committed);
-        int status = run_life(&g, &shim, number);
-        check_status(status, &shim, number);
+        check_status(run_life(live, &g, &shim, name), &shim, name);
         int64_t promised = atomic_load(&shared->committed), tried = atomic_load(&shared->tried);
         if ((shim.fault == FAULT_SHORT || shim.fault == FAULT_AGAIN) && promised != before + STEPS)
             fail_msg("case %d: %" PRId64 " steps were committed in spite of retries", number,
@@ -312,23 +254,15 @@ static void run_case(struct shared *shared, int number)
 static void test_crashes(void **unused)
 {
     (void)unused;
-    struct shared *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(shared != MAP_FAILED);
-    for (int i = first_case; i <= last_case; i++)
+    struct shared *shared = shared_make();
+    for (int i = cases.first; i <= cases.last; i++)
         run_case(shared, i);
     munmap(shared, sizeof *shared);
 }
 
 int main(int argc, char **argv)
 {
-    const char *asked = getenv("GTRAIN_TEST_LONG");
-    if ((argc == 2 && !strcmp(argv[1], "--long")) || (argc == 1 && asked && !strcmp(asked, "yes")))
-        last_case = CASES_LONG - 1;
-    else if (argc == 3 && !strcmp(argv[1], "--cases"))
-        last_case = atoi(argv[2]) - 1;
-    else if (argc == 3 && !strcmp(argv[1], "--case"))
-        first_case = last_case = atoi(argv[2]);
+    cases = cases_asked(argc, argv, CASES, CASES_LONG);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crashes),
     };
