@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 ssize_t sys_allow(const struct ckpt_hook *hook, enum ckpt_op op, size_t bytes)
@@ -127,4 +128,12 @@ int sys_unlink(const struct ckpt_hook *hook, int dirfd, const char *name)
 int sys_truncate(const struct ckpt_hook *hook, int fd, off_t bytes)
 {
     return permit(hook, CKPT_OP_TRUNCATE) ? -1 : ftruncate(fd, bytes);
+}
+
+bool sys_has_room(const struct ckpt_hook *hook, int fd, int64_t bytes)
+{
+    struct statvfs fs;
+    if (sys_allow(hook, CKPT_OP_ROOM, (size_t)bytes) < bytes)
+        return false;
+    return fstatvfs(fd, &fs) || (double)fs.f_bavail * (double)fs.f_frsize >= (double)bytes;
 }

@@ -6,7 +6,9 @@
 #ifndef GTRAIN_CKPT_SYS_H
 #define GTRAIN_CKPT_SYS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 enum ckpt_op {
@@ -19,6 +21,7 @@ enum ckpt_op {
     CKPT_OP_RENAME,
     CKPT_OP_UNLINK,
     CKPT_OP_TRUNCATE,
+    CKPT_OP_ROOM, /* is there space for `bytes`? fewer: no */
 };
 
 struct ckpt_hook {
@@ -44,5 +47,7 @@ int sys_rename_new(const struct ckpt_hook *hook, int dirfd, const char *from, co
 int sys_rename_over(const struct ckpt_hook *hook, int dirfd, const char *from, const char *to);
 int sys_unlink(const struct ckpt_hook *hook, int dirfd, const char *name);
 int sys_truncate(const struct ckpt_hook *hook, int fd, off_t bytes);
+/* Has the file system so many bytes free, for who runs this? Where it does not say: true. */
+bool sys_has_room(const struct ckpt_hook *hook, int fd, int64_t bytes);
 
 #endif

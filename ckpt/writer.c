@@ -184,6 +184,25 @@ static int drop_superseded(struct ckpt *c, const struct commits *commits, struct
     return rv;
 }
 
+/* Is there space for what is put beside the next file by others than this thread, who cannot make
+ * any: a ward's file, parity? Each rank that writes to this folder waits for its own: whoever holds
+ * a reserve, or is writing, may be one. */
+static bool room_for_others(struct ckpt *c)
+{
+    struct folder_list list;
+    struct err unused;
+    int64_t each = (c->ward >= 0 ? engine_file_bytes(c) : 0) + c->parity_bytes, writers = 0;
+    if (!each || folder_list(c->dirfd, c->run, &list, &unused))
+        return true;
+    for (int i = 0; i < list.n; i++) {
+        const struct ckpt_name *name = &list.entries[i].name;
+        writers += (name->kind == NAME_RESERVE || name->kind == NAME_PART) &&
+                   name->rank != c->ward && !engine_compare(c, &name->key);
+    }
+    folder_list_free(&list);
+    return sys_has_room(c->hook, c->dirfd, each * (writers > 1 ? writers : 1));
+}
+
 /* Called and left with the lock held; it is let go while dropping. */
 static void tidy(struct ckpt *c)
 {
@@ -199,7 +218,7 @@ static void tidy(struct ckpt *c)
     pthread_mutex_unlock(&c->lock);
     int rc = drop_superseded(c, &commits, &err);
     struct err unused; /* no space now: the next save tries again, and tells */
-    if (writer_reserve(c, &unused) && commits.restored) {
+    if ((writer_reserve(c, &unused) || !room_for_others(c)) && commits.restored) {
         commits.no_trial = true;
         if (drop_superseded(c, &commits, &err))
             rc = -1;

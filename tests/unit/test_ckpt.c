@@ -202,10 +202,16 @@ static void test_retention(void **unused)
     help_remove(dir);
 }
 
-/* After a restore from an older record, that record's files outlive `keep` newer commits. */
-static void test_retention_spares_the_restored(void **unused)
+static ssize_t no_room(void *room, enum ckpt_op op, size_t bytes)
 {
-    (void)unused;
+    return op == CKPT_OP_ROOM && !*(bool *)room ? 0 : (ssize_t)bytes;
+}
+
+/* After a restore from an older record, that record's files outlive `keep` newer commits; but no
+ * longer than there is space for what a partner and a group put beside this rank's. files: of own
+ * checkpoints, after two commits. */
+static void spare_the_restored(const struct ckpt_options *others, bool room, int files)
+{
     struct err err;
     char dir[256];
     struct ckpt *c;
@@ -214,7 +220,11 @@ static void test_retention_spares_the_restored(void **unused)
     small_state(&s);
     struct ckpt_io io = state_io(&s);
     help_scratch(dir, NULL);
+    struct ckpt_hook hook = {.allow = no_room, .arg = &room};
     struct ckpt_options o = help_options(dir, 1);
+    o.wards = others->wards;
+    o.ward = others->ward;
+    o.parity_bytes = others->parity_bytes;
     ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
     ok(help_checkpoint(c, 10, &err));
     ok(help_checkpoint(c, 20, &err));
@@ -222,7 +232,7 @@ static void test_retention_spares_the_restored(void **unused)
     ok(help_decide(dir, 10, &d, &err)); /* say 20 turned out to be damaged */
     assert_int_equal(d.position.step, 10);
     o.epoch = 2;
-    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(ckpt_open_hooked(&c, &o, s.tensors, s.n, &io, &hook, &err));
     ok(ckpt_adopt(c, d.record, &err));
     ckpt_decision_free(&d);
     ok(help_checkpoint(c, 11, &err));
@@ -232,13 +242,33 @@ static void test_retention_spares_the_restored(void **unused)
     ckpt_decision_free(&d);
     ok(help_checkpoint(c, 12, &err));
     ok(ckpt_wait(c, help_soon(), &err));
-    assert_int_equal(help_count(dir, ".safetensors"), 3); /* so near to 10, it may yet be wanted */
+    /* so near to 10, it may yet be wanted */
+    assert_int_equal(help_count(dir, ".safetensors"), files);
     ok(help_checkpoint(c, 10 + CKPT_TRIAL_STEPS, &err));
     ok(ckpt_wait(c, help_soon(), &err));
     assert_int_equal(help_count(dir, ".safetensors"), 2);
     ckpt_close(c, help_soon());
     state_free(&s);
     help_remove(dir);
+}
+
+static void test_retention_spares_the_restored(void **unused)
+{
+    (void)unused;
+    static const struct {
+        struct ckpt_options others;
+        bool room;
+        int files;
+    } table[] = {
+        {{.wards = false}, true, 3},
+        {{.wards = false}, false, 3}, /* its own next file is reserved: there is nothing to ask */
+        {{.wards = true, .ward = 1}, true, 3},
+        {{.wards = true, .ward = 1}, false, 2},
+        {{.parity_bytes = 4096}, true, 3},
+        {{.parity_bytes = 4096}, false, 2},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        spare_the_restored(&table[i].others, table[i].room, table[i].files);
 }
 
 static void touch(const char *dir, const char *name)
