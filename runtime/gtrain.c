@@ -201,7 +201,8 @@ static enum gtrain_end public_end(enum train_end end)
         return GTRAIN_DIVERGED;
     case TRAIN_UNFIT:
         return GTRAIN_UNFIT;
-    case TRAIN_BACK: /* with an agent: the next generation goes back */
+    case TRAIN_BACK:
+        return GTRAIN_BACK;
     case TRAIN_FAILED:
         break;
     }

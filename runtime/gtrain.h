@@ -92,6 +92,8 @@ enum gtrain_end {
     GTRAIN_REFUSED = 2,  /* plan, data or checkpoint do not fit: another try will not help */
     GTRAIN_DIVERGED = 3, /* the loss is not a number any more */
     GTRAIN_UNFIT = 4,    /* this node alone cannot go on (a full disk): worth a try on another */
+    GTRAIN_BACK = 5, /* what was restored is no good, and is marked: the launcher starts the next
+                        generation, which takes an older checkpoint */
 };
 
 /* Zero-fill, then set what you want. */

@@ -369,6 +369,14 @@ static void all_exited(struct run *run, int64_t now)
         run_end_because(run, RUN_CAUSE_SURE, 0, "all ranks are done", now);
 }
 
+static int may_go_back(struct run *run)
+{
+    if (run->furthest > run->back_at)
+        run->backs = 0;
+    run->back_at = run->furthest;
+    return ++run->backs <= RUN_BACKS_MOST;
+}
+
 /* A rank's own end that is not the orderly one; `opened`: it is gtrain's own or uses its library.
  */
 static void rank_fails(struct run *run, int node, const struct message_exited *how, int opened,
@@ -402,6 +410,14 @@ static void rank_fails(struct run *run, int node, const struct message_exited *h
                    (opened && (code == RUN_EXIT_REFUSED || code == RUN_EXIT_DIVERGED));
     if (hopeless) {
         run_end_because(run, RUN_CAUSE_SURE, f.code, f.text, now);
+        return;
+    }
+    if (opened && code == RUN_EXIT_BACK && !how->signal && may_go_back(run)) {
+        f.rank = -1;
+        f.cause = RUN_CAUSE_PEER;
+        f.act_at = now + RUN_SETTLE_MS;
+        snprintf(f.text, sizeof f.text, "the run goes back to an older checkpoint");
+        fail(run, &f);
         return;
     }
     if (!code)

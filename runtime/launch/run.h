@@ -27,8 +27,11 @@ enum {
     RUN_ORDER_MS = 30000,   /* after a death on order, for the others to follow: Slurm's KillWait */
 };
 
-/* Exit codes of `gtrain train` after which no other try helps, or only one on another node. */
-enum { RUN_EXIT_REFUSED = 2, RUN_EXIT_DIVERGED = 3, RUN_EXIT_UNFIT = 4 };
+/* Exit codes of `gtrain train` after which no other try helps, or only one on another node, or the
+ * next generation begins with an older checkpoint: that is no failure of the rank's, but not for
+ * ever: each marks a checkpoint of the last few steps. */
+enum { RUN_EXIT_REFUSED = 2, RUN_EXIT_DIVERGED = 3, RUN_EXIT_UNFIT = 4, RUN_EXIT_BACK = 5 };
+enum { RUN_BACKS_MOST = 16 }; /* while the run gets no further */
 
 struct run_config {
     int nodes, tasks; /* of the step, as srun counts them */
@@ -104,6 +107,8 @@ struct run {
     int late;         /* some nodes did not come in time: it goes on without them */
     int64_t furthest; /* step any rank has ever completed, -1 none */
     int ordered;      /* a rank ended on a signal to the step: nothing is taken over any more */
+    int backs;        /* RUN_EXIT_BACK since it last got further */
+    int64_t back_at;  /* how far it was at the last of them */
     int machine;      /* the end is for want of nodes: on others the run could go on */
 
     struct progress progress;

@@ -14,7 +14,7 @@ training: {steps: 64, warmup_steps: 64, decay_steps: 64, global_batch: 4, microb
            lr: 1000, clip: 0}
 parallel: {tensor: 2}
 checkpoint: {local: /local/gtrain-diverge, every: 1, keep: 4}
-resilience: {heartbeat_ms: 200, patience_ms: 2000}
+resilience: {heartbeat_ms: 200, patience_ms: 2000, restarts: 0}
 END
 }
 

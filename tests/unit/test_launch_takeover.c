@@ -163,6 +163,33 @@ static void hopeless_ends(void **state)
     }
 }
 
+/* Going back to an older checkpoint is nobody's bug; from a program that says so for ever, it is.
+ */
+static void going_back_is_no_bug(void **state)
+{
+    (void)state;
+    struct run run;
+    int64_t t = 10;
+    rig_start_with(&run, 2, 1, 2, 0);
+    run_progress(&run, 0, 0, 7, 0, t);
+    for (uint32_t backs = 1; backs <= RUN_BACKS_MOST; backs++, t += 1000) {
+        rig_rank_exits(&run, 0, RUN_EXIT_BACK, 0, EXITED_OPENED, t);
+        rig_runs(&run, t, backs, "n0 n1"); /* for a moment, somebody may explain it better */
+        rig_runs(&run, t + RUN_SETTLE_MS, backs + 1, "n0 n1");
+    }
+    assert_string_equal(run.failure.text, "the run goes back to an older checkpoint");
+    run_progress(&run, 0, 0, 8, 0, t); /* further than ever */
+    rig_rank_exits(&run, 0, RUN_EXIT_BACK, 0, EXITED_OPENED, t);
+    rig_runs(&run, t + RUN_SETTLE_MS, RUN_BACKS_MOST + 2, "n0 n1");
+    run.backs = RUN_BACKS_MOST;
+    rig_rank_exits(&run, 0, RUN_EXIT_BACK, 0, EXITED_OPENED, t + 1000);
+    rig_ends_with(&run, t + 1000, RUN_EXIT_BACK, "rank 0 on node n0 ended with exit code 5");
+    /* another program's own code */
+    rig_start_with(&run, 2, 1, 2, 0);
+    rig_rank_exits(&run, 0, RUN_EXIT_BACK, 0, 0, 10);
+    rig_ends_with(&run, 10, RUN_EXIT_BACK, "rank 0 on node n0 ended with exit code 5");
+}
+
 /* A later generation's worker that finds its node unfit (its disk is full): another node. */
 static void unfit_node_is_replaced(void **state)
 {
@@ -293,6 +320,7 @@ int main(void)
         cmocka_unit_test(dying_node),
         cmocka_unit_test(crash_restarts_in_place),
         cmocka_unit_test(hopeless_ends),
+        cmocka_unit_test(going_back_is_no_bug),
         cmocka_unit_test(unfit_node_is_replaced),
         cmocka_unit_test(half_lost_is_waited_for),
         cmocka_unit_test(without_its_agent_a_node_is_lost),
