@@ -104,6 +104,12 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
 int64_t ckpt_buffer_bytes(const struct ckpt *c);
 int ckpt_buffer_take(struct ckpt *c, struct err *err);
 
+/* Before the first save: what this writer's files will yet take in the folder, beside the one that
+ * is reserved and less those that they replace (below 0: more), and what is free there. ckpt_open
+ * looks at its own alone: where several ranks have one file system, and all are open, the sum of
+ * what is to come must fit into the least that one of them sees free. */
+int ckpt_space(struct ckpt *c, int64_t *to_come, int64_t *free_bytes, struct err *err);
+
 /* Begin to copy the state, as it is now, in the writer's thread; if the write before is still
  * going, once that is over. The state must stay as it is until the join. Does not wait. step must
  * be above that of the save before. */

@@ -95,16 +95,18 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
     struct statvfs fs;
     if (fstatvfs(c->dirfd, &fs))
         return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
-    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize, existing = 0;
     int files = (c->keep + 1) * (c->ward >= 0 ? 2 : 1) + c->held; /* a ward's are about as long */
     double needed = (double)files * (double)engine_file_bytes(c) +
                     (double)(c->keep + 1) * (double)c->parity_bytes;
     for (int i = 0; i < list->n; i++)
         if (name_complete(list->entries[i].name.kind) &&
             (list->entries[i].name.rank == c->rank || list->entries[i].name.rank == c->ward))
-            free_bytes += (double)list->entries[i].bytes;
-    if (free_bytes >= needed)
+            existing += (double)list->entries[i].bytes;
+    c->to_come = (int64_t)(needed - existing) - engine_file_bytes(c);
+    if (free_bytes + existing >= needed)
         return 0;
+    free_bytes += existing;
     char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
     return err_set(err,
                    "checkpoint folder %s: rank %d needs %s (keep + 1%s: %d files of %s%s), %s are "
@@ -116,6 +118,17 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
                    files, number_size((double)engine_file_bytes(c), one),
                    c->parity_bytes ? ", and parity" : "", number_size(free_bytes, has),
                    number_size(needed - free_bytes, lacks));
+}
+
+int ckpt_space(struct ckpt *c, int64_t *to_come, int64_t *free_bytes, struct err *err)
+{
+    struct statvfs fs;
+    if (fstatvfs(c->dirfd, &fs))
+        return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
+    double bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    *free_bytes = bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
+    *to_come = c->to_come;
+    return 0;
 }
 
 /* Not at the first commit, but now. */

@@ -2,6 +2,8 @@
  * be had is restored, and all ranks agree that each part went well before the next. See loop.c. */
 #include "train/loop_impl.h"
 
+#include "train/keeper_space.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -237,6 +239,8 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
     l->start = start.restored ? start.position.step : 0;
     l->keeper.memory.note = note_results;
     l->keeper.memory.note_arg = l;
+    if (keeper_space_check(&l->keeper, &l->common, err))
+        return l->common ? TRAIN_REFUSED : TRAIN_FAILED;
     if (keeper_memory_start(&l->keeper, &l->common, err)) {
         l->unfit = l->keeper.memory.unfit;
         return l->common ? TRAIN_REFUSED : l->unfit ? TRAIN_UNFIT : TRAIN_FAILED;

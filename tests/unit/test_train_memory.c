@@ -19,6 +19,7 @@
 
 #include "memory.h"
 #include "train/keeper_memory.h"
+#include "train/keeper_space.h"
 #include "train_rig.h"
 
 enum { WORLD = 4, STEPS = 28, STOP = 5, FDS = WORLD * CKPT_MEMORY_SLOTS, PATH = 400 };
@@ -385,15 +386,59 @@ static void what_does_not_fit_is_refused(void **state)
         "less");
 }
 
+/* A disk holds the files of all ranks of its node, and what each found fitting alone may not fit.
+ */
+static void what_does_not_fit_on_disk_is_refused(void **state)
+{
+    (void)state;
+    static const int64_t gb = 1000000000;
+    struct err err = {.text = ""};
+    static const struct {
+        int64_t to_come[4], available[4];
+        const char *nodes[4], *says; /* NULL: it fits */
+    } cases[] = {
+        {{3, 3, 3, 3}, {6, 6, 6, 6}, {"a", "a", "b", "b"}, NULL},
+        {{3, 3, 3, 3},
+         {6, 6, 6, 5},
+         {"a", "b", "a", "b"},
+         "checkpoint folder /d on b: the 2 ranks that write there need 6.0 GB beside what is "
+         "there, "
+         "5.0 GB are free, 1.0 GB too few"},
+        {{3, 3, 3, 3}, {11, 11, 11, 11}, {"", "", "", ""}, "folder /d: the 4 ranks"},
+        {{3, -3, 3, 3}, {6, 6, 6, 6}, {"", "", "", ""}, NULL},
+        {{9, 1, 1, 1}, {9, 3, 3, 3}, {"a", "b", "b", "b"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct space_need ranks[4];
+        memset(ranks, 0, sizeof ranks);
+        for (int r = 0; r < 4; r++) {
+            ranks[r].writes = true;
+            ranks[r].to_come = cases[i].to_come[r] * gb;
+            ranks[r].available = cases[i].available[r] * gb;
+            snprintf(ranks[r].node, sizeof ranks[r].node, "%s", cases[i].nodes[r]);
+        }
+        int rv = keeper_space_fits(ranks, 4, "/d", &err);
+        if (rv != (cases[i].says ? -1 : 0) || (rv && !strstr(err.text, cases[i].says)))
+            fail_msg("case %zu: %d, '%s'", i, rv, err.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(processes_are_lost), cmocka_unit_test(each_node_is_lost),
-        cmocka_unit_test(two_nodes_are_lost), cmocka_unit_test(a_pair_is_lost),
-        cmocka_unit_test(a_half_filled_slot), cmocka_unit_test(a_damaged_slot),
-        cmocka_unit_test(fewer_replicas),     cmocka_unit_test(again_and_again),
-        cmocka_unit_test(again_at_once),      cmocka_unit_test(memory_and_files),
-        cmocka_unit_test(every_fourth_step),  cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(processes_are_lost),
+        cmocka_unit_test(each_node_is_lost),
+        cmocka_unit_test(two_nodes_are_lost),
+        cmocka_unit_test(a_pair_is_lost),
+        cmocka_unit_test(a_half_filled_slot),
+        cmocka_unit_test(a_damaged_slot),
+        cmocka_unit_test(fewer_replicas),
+        cmocka_unit_test(again_and_again),
+        cmocka_unit_test(again_at_once),
+        cmocka_unit_test(memory_and_files),
+        cmocka_unit_test(every_fourth_step),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(what_does_not_fit_on_disk_is_refused),
     };
     return cmocka_run_group_tests_name("train_memory", tests, NULL, NULL);
 }
