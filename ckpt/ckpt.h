@@ -73,6 +73,7 @@ struct ckpt_options {
     uint32_t epoch, generation; /* higher than any that wrote here: see ckpt_decision.epoch */
     uint64_t plan_hash;
     int keep;             /* committed checkpoints kept, >= 2 */
+    int ahead;            /* finished ones that may wait for their commit when a save begins */
     int queue_depth;      /* 0: default */
     int64_t block_bytes;  /* 0: default; multiple of 4096 */
     bool no_uring;        /* use pwrite threads; also taken when io_uring is refused */
@@ -90,10 +91,11 @@ struct ckpt_position {
     int64_t samples; /* consumed */
 };
 
-/* Open: makes the folder, checks that it is a folder of ours, writable, and has room for `keep + 1`
- * states (reserved with fallocate one ahead), removes half-made files of dead writers of this rank
- * and run with a lower (epoch, generation). Fails where this or a higher (epoch, generation) has
- * been at work: a successor must be newer. tensors and io are copied (names too). */
+/* Open: makes the folder, checks that it is a folder of ours, writable, and has room for
+ * `keep + ahead + 1` states (reserved with fallocate one ahead), removes half-made files of dead
+ * writers of this rank and run with a lower (epoch, generation). Fails where this or a higher
+ * (epoch, generation) has been at work: a successor must be newer. tensors and io are copied (names
+ * too). */
 int ckpt_open(struct ckpt **out, const struct ckpt_options *options,
               const struct ckpt_tensor *tensors, int n_tensors, const struct ckpt_io *io,
               struct err *err);

@@ -35,11 +35,11 @@ struct ckpt {
     /* Set by open, then only read. */
     char *dir, *node;
     char run[CKPT_RUN_MAX + 1];
-    int rank, world, keep, ward; /* ward: -1 none */
-    int held;                    /* held: 1 where ckpt_hold will be used */
-    int64_t parity_bytes;        /* beside each file, in one of its own */
-    int64_t to_come;             /* of the space that was needed at the start: see ckpt_space */
-    bool filler;                 /* no folder, no thread: ckpt_open_filler */
+    int rank, world, keep, ahead, ward; /* ward: -1 none */
+    int held;                           /* held: 1 where ckpt_hold will be used */
+    int64_t parity_bytes;               /* beside each file, in one of its own */
+    int64_t to_come; /* of the space that was needed at the start: see ckpt_space */
+    bool filler;     /* no folder, no thread: ckpt_open_filler */
     uint32_t epoch, generation;
     uint64_t plan_hash;
     uint64_t cut; /* as in a record; 0 where not replicated */

@@ -33,6 +33,8 @@ static int check_options(const struct ckpt_options *o, const struct ckpt_io *io,
                        o->rank, o->world, CKPT_WORLD_MAX);
     if (o->keep < 2 || o->keep > CKPT_KEEP_MAX)
         return err_set(err, "keep is %d: use 2 (one may be damaged) to %d", o->keep, CKPT_KEEP_MAX);
+    if (o->ahead < 0 || o->ahead > CKPT_KEEP_MAX)
+        return err_set(err, "ahead is %d: use 0 to %d", o->ahead, CKPT_KEEP_MAX);
     if (!io || !io->copy_out || !io->copy_in)
         return err_set(err, "copy_out and copy_in are needed");
     return 0;
@@ -49,6 +51,7 @@ static int copy_options(struct ckpt *c, const struct ckpt_options *o, const stru
     c->rank = o->rank;
     c->world = o->world;
     c->keep = o->keep;
+    c->ahead = o->ahead;
     c->held = o->holds;
     c->ward = o->wards ? o->ward : -1;
     c->parity_bytes = o->parity_bytes;
@@ -88,17 +91,18 @@ static int clear_predecessors(struct ckpt *c, const struct folder_list *list, st
     return 0;
 }
 
-/* Room for keep + 1 files and a held one; what this rank has there already will be dropped in
- * exchange. */
+/* Room for keep + ahead + 1 files and a held one; what this rank has there already will be dropped
+ * in exchange. */
 static int check_space(struct ckpt *c, const struct folder_list *list, struct err *err)
 {
     struct statvfs fs;
     if (fstatvfs(c->dirfd, &fs))
         return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize, existing = 0;
-    int files = (c->keep + 1) * (c->ward >= 0 ? 2 : 1) + c->held; /* a ward's are about as long */
-    double needed = (double)files * (double)engine_file_bytes(c) +
-                    (double)(c->keep + 1) * (double)c->parity_bytes;
+    int each = c->keep + c->ahead + 1;                   /* of this rank */
+    int files = each * (c->ward >= 0 ? 2 : 1) + c->held; /* a ward's are about as long */
+    double needed =
+        (double)files * (double)engine_file_bytes(c) + (double)each * (double)c->parity_bytes;
     for (int i = 0; i < list->n; i++)
         if (name_complete(list->entries[i].name.kind) &&
             (list->entries[i].name.rank == c->rank || list->entries[i].name.rank == c->ward))
@@ -109,9 +113,9 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
     free_bytes += existing;
     char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
     return err_set(err,
-                   "checkpoint folder %s: rank %d needs %s (keep + 1%s: %d files of %s%s), %s are "
+                   "checkpoint folder %s: rank %d needs %s (keep + %d%s: %d files of %s%s), %s are "
                    "free, %s too few: choose another folder or a lower keep",
-                   c->dir, c->rank, number_size(needed, all),
+                   c->dir, c->rank, number_size(needed, all), c->ahead + 1,
                    c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
                    : c->held    ? " + 1"
                                 : "",

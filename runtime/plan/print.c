@@ -99,7 +99,8 @@ static void print_stages(const struct plan *plan, FILE *out)
 static void print_checkpoints(const struct plan *plan, FILE *out)
 {
     const struct plan_checkpoint *c = &plan->checkpoint;
-    double file = 0, files = c->keep + 1;
+    bool ahead = c->every == 1 || c->every == PLAN_AUTO; /* one may wait for its commit */
+    double file = 0, files = (double)c->keep + 1 + ahead;
     for (int s = 0; s < plan->parallel.pipeline; s++) {
         struct plan_memory m = plan_memory(plan, s);
         if (m.weights + m.optimizer > file)
@@ -110,7 +111,7 @@ static void print_checkpoints(const struct plan *plan, FILE *out)
                                    : 0;
     if (!c->local)
         return;
-    fprintf(out, "#\n# disk a rank, estimated: keep + 1 checkpoints\n# ");
+    fprintf(out, "#\n# disk a rank, estimated: keep + %d checkpoints\n# ", 1 + ahead);
     print_bytes(files * file, out);
     fprintf(out, " its own, each ");
     print_bytes(file, out);

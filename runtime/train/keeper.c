@@ -19,6 +19,13 @@ static int64_t hash_text(const char *text)
     return (int64_t)(h >> 1);
 }
 
+/* A step's file can be committed two steps later at the earliest. */
+static int files_ahead(const struct keeper *keeper)
+{
+    int64_t every = keeper->plan->checkpoint.every;
+    return every == 1 || every == PLAN_AUTO ? 1 : 0;
+}
+
 static int open_writer(struct keeper *keeper, struct err *err)
 {
     const struct train_identity *identity = keeper->identity;
@@ -33,6 +40,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .generation = identity->generation,
         .plan_hash = plan_hash(keeper->plan),
         .keep = c->keep,
+        .ahead = files_ahead(keeper),
         .queue_depth = c->queue_depth,
         .block_bytes = c->block_bytes,
         .replicated = true,
@@ -106,7 +114,8 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .damaged_file = -1,
                               .troubled = -1,
                               .committed = -1,
-                              .saved = -1};
+                              .saved = -1,
+                              .before = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
         keeper->layout[axis] = mesh->degree[axis];
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
@@ -226,16 +235,54 @@ done:
     return rv;
 }
 
+/* The step whose file has to be committed before another is begun; -1: none. */
+static int64_t oldest_ahead(const struct keeper *keeper)
+{
+    int64_t step = files_ahead(keeper) ? keeper->before : keeper->saved;
+    return keeper->ckpt && keeper->saved_here && step > keeper->committed ? step : -1;
+}
+
+/* For the file that is being written, and what is made of it on other nodes. */
+static int wait_files(struct keeper *keeper, struct err *err)
+{
+    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms;
+    return ckpt_wait(keeper->ckpt, deadline, err) || keeper_redundancy_settle(keeper, err) ||
+                   (keeper->partner.copy && ckpt_copy_wait(keeper->partner.copy, deadline, err)) ||
+                   (keeper->encode.writer && ckpt_parity_wait(keeper->encode.writer, deadline, err))
+               ? -1
+               : 0;
+}
+
+bool keeper_full(const struct keeper *keeper, int64_t collected)
+{
+    return oldest_ahead(keeper) > collected;
+}
+
+int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err)
+{
+    int64_t target = oldest_ahead(keeper), step;
+    bool done;
+    *committed = -1;
+    if (target < 0)
+        return 0;
+    if (keeper_finished(keeper, &step, err) ||
+        (step < target && (wait_files(keeper, err) || keeper_finished(keeper, &step, err))))
+        return -1;
+    if (step < target)
+        return err_set(err, "the checkpoint of step %lld was not written", (long long)target);
+    if (keeper_commit(keeper, target, &done, err))
+        return -1;
+    *committed = target;
+    return 0;
+}
+
 int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)
 {
     *committed = false;
     if (!keeper->ckpt || keeper->saved <= keeper->committed)
         return 0;
-    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms, step, stall_ns;
-    if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) ||
-        ckpt_wait(keeper->ckpt, deadline, err) || keeper_redundancy_settle(keeper, err) ||
-        (keeper->partner.copy && ckpt_copy_wait(keeper->partner.copy, deadline, err)) ||
-        (keeper->encode.writer && ckpt_parity_wait(keeper->encode.writer, deadline, err)) ||
+    int64_t step, stall_ns;
+    if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) || wait_files(keeper, err) ||
         keeper_finished(keeper, &step, err))
         return -1;
     if (step != keeper->saved)
@@ -268,5 +315,6 @@ void keeper_close(struct keeper *keeper, bool orderly)
                               .damaged_file = -1,
                               .troubled = -1,
                               .committed = -1,
-                              .saved = -1};
+                              .saved = -1,
+                              .before = -1};
 }

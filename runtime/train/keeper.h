@@ -96,6 +96,7 @@ struct keeper {
     int64_t written; /* newest step whose own file is durable, as keeper_finished has seen it */
     int64_t saved;   /* newest step that was handed to the writer, or restored, -1: none */
     bool saved_here; /* it was the former */
+    int64_t before;  /* saved before that one, -1: none */
 };
 
 /* What was restored, for the log. */
@@ -149,6 +150,15 @@ bool keeper_step_back(struct keeper *keeper);
 /* After keeper_adopt, all ranks call: ready to carry files to other nodes, where the plan asks for
  * it. */
 int keeper_redundancy_start(struct keeper *keeper, struct err *err);
+
+/* Before a save: the files that wait for their commit would be more than there was room for at the
+ * start, and the oldest is newer than step `collected`, the newest that is known to have gone well:
+ * it is too early. The same on all ranks. */
+bool keeper_full(const struct keeper *keeper, int64_t collected);
+
+/* Where they would be more and it is not too early: waits for the oldest and commits it. *committed
+ * is its step, -1: none. All ranks call. */
+int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err);
 
 /* The state after `step` steps, as the stream makes it: begin to copy it, in the background. It
  * must not be changed before the join. Does not wait, but where files are carried to other nodes

@@ -81,6 +81,7 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
     keeper->settle_ns = clock_ns() - start;
     keeper->restoring = false;
     keeper->saving = true;
+    keeper->before = keeper->saved_here ? keeper->saved : -1;
     keeper->saved = step;
     keeper->saved_here = true;
     if (keeper->committed >= step)

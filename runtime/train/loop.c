@@ -216,6 +216,10 @@ static int before_update(void *arg, struct kstream *stream, struct err *err)
 
 static int begin_save(struct loop *l, int64_t done, struct err *err)
 {
+    int64_t committed;
+    if (keeper_make_room(&l->keeper, &committed, err) ||
+        (committed >= 0 && loop_event(l, "checkpoint", committed, "committed", err)))
+        return -1;
     if (keeper_save_begin(&l->keeper, done, err))
         return err_prefix(err, "checkpoint of step %" PRId64, done);
     return 0;
@@ -242,7 +246,11 @@ static int submit(struct loop *l, struct err *err)
     l->submitted = number + 1;
     if (takes_snapshot(l, l->submitted) && keeper_memory_begin(&l->keeper, l->submitted, err))
         return -1;
-    return saves(l, l->submitted) ? begin_save(l, l->submitted, err) : 0;
+    l->save_due |= saves(l, l->submitted);
+    if (!l->save_due || keeper_full(&l->keeper, l->finished))
+        return 0;
+    l->save_due = false;
+    return begin_save(l, l->submitted, err);
 }
 
 static enum train_end steps(struct loop *l, struct err *err)

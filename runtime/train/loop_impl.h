@@ -22,6 +22,7 @@ struct loop {
     struct pace pace;             /* of checkpoints */
     struct pace snapshots;        /* of those in memory */
     struct result noted[RESULTS]; /* of the steps up to start, where they came with the state */
+    bool save_due;                /* but there was no room for it yet */
     bool stop;                    /* the tally says so */
     bool common;                  /* a failure that all ranks have with the same text */
     bool damaged;                 /* and it is that of a checkpoint file */

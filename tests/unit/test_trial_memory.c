@@ -157,7 +157,7 @@ static void test_of_a_spoilt_one(void **state)
         goes_back(&r, 3, (uint32_t)(good + 5 - step), wanted);
     }
     assert_int_equal(spoil_newest(&r.spoil, &marks), good);
-    assert_int_equal(marks, 2);
+    assert_in_range(marks, 2, 3); /* one may have been committed while those were on trial */
     ends_well(&r, 3, 5, good);
     end(&r);
 }
