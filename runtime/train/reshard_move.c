@@ -18,6 +18,7 @@ enum {
     MESSAGE_LEAST = 64 << 10,
     MESSAGE_MOST = 4 << 20, /* within these: memory on both sides */
     PIECES_MAX = 1 << 24,   /* asked of one rank */
+    WINDOWS_MAX = 1 << 26,  /* of a rank: of 16 MiB, a million gigabytes */
     RESHARD_TAG = 3 << 20,  /* beside the tags of activations (execute.c) */
 };
 
@@ -162,7 +163,7 @@ static int check_request(const struct move *m, const struct request *q, int wind
 {
     int file = q->piece.source;
     if (file >= 0 && file < m->r->decision->world && m->r->server[file] == m->r->mesh->rank &&
-        q->piece.window >= window && q->bytes >= 0 &&
+        q->piece.window >= window && q->piece.window < WINDOWS_MAX && q->bytes >= 0 &&
         q->bytes <= m->r->decision->places[file].bytes)
         return 0;
     return err_set(err, "rank %d asks for a piece of file %d, in window %d after %d", m->peer, file,
