@@ -147,6 +147,7 @@ int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct e
         return 0;
     free(out->node);
     free(out->path);
+    *out = (struct ckpt_place){0};
     return err_set(err, "out of memory");
 }
 

@@ -157,7 +157,7 @@ char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err);
 
 /* Where this rank's file of a finished step is, to be copied elsewhere; what it holds is malloc'ed
  * (node, path). image: of the file saved last, as it still stands in memory, until the next save
- * begins or tensors are filled. */
+ * begins. */
 struct ckpt_place;
 int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct err *err);
 

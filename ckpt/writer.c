@@ -184,14 +184,16 @@ static int drop_superseded(struct ckpt *c, const struct commits *commits, struct
     return rv;
 }
 
-/* Is there space for what is put beside the next file by others than this thread, who cannot make
- * any: a ward's file, parity? Each rank that writes to this folder waits for its own: whoever holds
- * a reserve, or is writing, may be one. */
+/* Is there space for what is written before this is asked again, beside the next file: a ward's
+ * and parity, by others than this thread, who cannot make any; and all that of files that may run
+ * ahead of their commit. Each rank that writes to this folder waits for its own: whoever holds a
+ * reserve, or is writing, may be one. */
 static bool room_for_others(struct ckpt *c)
 {
     struct folder_list list;
     struct err unused;
-    int64_t each = (c->ward >= 0 ? engine_file_bytes(c) : 0) + c->parity_bytes, writers = 0;
+    int64_t own = engine_file_bytes(c), beside = (c->ward >= 0 ? own : 0) + c->parity_bytes;
+    int64_t each = beside + c->ahead * (own + beside), writers = 0;
     if (!each || folder_list(c->dirfd, c->run, &list, &unused))
         return true;
     for (int i = 0; i < list.n; i++) {

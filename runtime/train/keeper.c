@@ -245,9 +245,12 @@ static int64_t oldest_ahead(const struct keeper *keeper)
 /* For the file that is being written, and what is made of it on other nodes. */
 static int wait_files(struct keeper *keeper, struct err *err)
 {
-    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms;
-    return ckpt_wait(keeper->ckpt, deadline, err) || keeper_redundancy_settle(keeper, err) ||
-                   (keeper->partner.copy && ckpt_copy_wait(keeper->partner.copy, deadline, err)) ||
+    int64_t patience_ms = keeper->plan->resilience.comm_timeout_ms;
+    if (ckpt_wait(keeper->ckpt, clock_ms() + patience_ms, err) ||
+        keeper_redundancy_settle(keeper, err))
+        return -1;
+    int64_t deadline = clock_ms() + patience_ms; /* the way there took what it took */
+    return (keeper->partner.copy && ckpt_copy_wait(keeper->partner.copy, deadline, err)) ||
                    (keeper->encode.writer && ckpt_parity_wait(keeper->encode.writer, deadline, err))
                ? -1
                : 0;

@@ -79,7 +79,8 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
     if (keeper_redundancy_settle(keeper, err))
         return -1;
     keeper->settle_ns = clock_ns() - start;
-    keeper->restoring = false;
+    if (keeper->restoring) /* else the writer may be about to flush the one before, and reads it */
+        keeper->restoring = false;
     keeper->saving = true;
     keeper->before = keeper->saved_here ? keeper->saved : -1;
     keeper->saved = step;

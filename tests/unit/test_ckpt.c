@@ -222,6 +222,7 @@ static void spare_the_restored(const struct ckpt_options *others, bool room, int
     help_scratch(dir, NULL);
     struct ckpt_hook hook = {.allow = no_room, .arg = &room};
     struct ckpt_options o = help_options(dir, 1);
+    o.ahead = others->ahead;
     o.wards = others->wards;
     o.ward = others->ward;
     o.parity_bytes = others->parity_bytes;
@@ -266,6 +267,8 @@ static void test_retention_spares_the_restored(void **unused)
         {{.wards = true, .ward = 1}, false, 2},
         {{.parity_bytes = 4096}, true, 3},
         {{.parity_bytes = 4096}, false, 2},
+        {{.ahead = 1}, true, 3},
+        {{.ahead = 1}, false, 2},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         spare_the_restored(&table[i].others, table[i].room, table[i].files);
