@@ -408,6 +408,16 @@ node_registered() {
     scontrol show node "$1" 2>/dev/null | grep -Eq 'State=(IDLE|ALLOCATED|MIXED)(\+CLOUD)? '
 }
 
+# The controller has heard of a slurmd of each that started at that time (date +%s) or later.
+heard_since() { # SECONDS NAMES
+    local since=$1 name at
+    shift
+    for name; do
+        at=$(scontrol show node "$name" 2>/dev/null | sed -n 's/.*SlurmdStartTime=\([0-9T:-]*\).*/\1/p')
+        [ -n "$at" ] && [ "$(date -d "$at" +%s)" -ge "$since" ] || return 1
+    done
+}
+
 all_registered() {
     [ "$(sinfo -h -N -t idle,alloc,mix -r -o %N | sort -u | wc -l)" -ge "$nodes" ]
 }
@@ -470,7 +480,7 @@ need_node() { # NAME
 }
 
 up() {
-    local i wanted=${1:-} fresh=
+    local i wanted=${1:-} fresh="" began started=""
     case $wanted in
     '' | [1-9] | [1-5][0-9]) ;;
     *) die "up $wanted: say a number of nodes, 1 to 59" ;;
@@ -510,7 +520,9 @@ up() {
     # A new cluster begins without the jobs of the one before; one that is mended keeps its own.
     start_controller $fresh
     exec 7>&-
+    began=$(date +%s)
     for i in $(seq 0 $((nodes - 1))); do
+        pid_of "n$i" >/dev/null || started="$started n$i"
         start_node "$i"
         [ $mode = plain ] || ip link set "$(link_of "n$i")" up
     done
@@ -518,7 +530,10 @@ up() {
         sinfo -N -l >&2
         die "not every node registered within $up_deadline_s s; logs are $dir/nodes/n*/{log,err}"
     }
-    # A node that was lost a moment ago may still count as registered before its slurmd listens again.
+    # A node that was lost a moment ago may still count as registered before its slurmd listens again;
+    # and what is launched on it before it has reported itself counts as missing there.
+    wait_for $up_deadline_s heard_since "$began" $started ||
+        die "not every node reported within $up_deadline_s s; logs are $dir/nodes/n*/{log,err}"
     wait_for 10 nodes_hear_each_other || die "n0 cannot reach n1 over the bridge gtrain$number: a firewall" \
         "that filters bridges (br_netfilter with a FORWARD policy of drop) does that"
     if [ $mode = plain ]; then
@@ -625,6 +640,7 @@ print_env() {
 }
 
 change() { # VERB NODE
+    local began
     need_up
     need_node "${2:-}"
     case $1 in
@@ -633,9 +649,11 @@ change() { # VERB NODE
         say "$2 is lost; Slurm does not know yet. Try next:  $self revive $2"
         ;;
     revive)
+        began=0
+        pid_of "$2" >/dev/null || began=$(date +%s)
         start_node "${2#n}"
         [ "$mode" = plain ] || ip link set "$(link_of "$2")" up
-        wait_for $up_deadline_s node_registered "$2" ||
+        wait_for $up_deadline_s heard_since "$began" "$2" && wait_for $up_deadline_s node_registered "$2" ||
             die "$2 did not register within $up_deadline_s s; its log is $dir/nodes/$2/log"
         say "$2 is back"
         ;;

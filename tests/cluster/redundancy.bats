@@ -54,7 +54,11 @@ teardown() {
             echo "kill $i.$k: $node after $wait_ms ms" >>"$here/kills"
             "$cluster" kill $node >/dev/null
         done
-        assert_same || { tail -n 2 "$here/kills"; return 1; }
+        assert_same || {
+            tail -n 2 "$here/kills"
+            tail -n 30 "${SLURM_CONF%/etc/slurm.conf}"/ctld/log "${SLURM_CONF%/etc/slurm.conf}"/nodes/n*/log
+            return 1
+        }
         "$cluster" up >/dev/null
     done
 }
