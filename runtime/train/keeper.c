@@ -268,7 +268,9 @@ int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err)
     *committed = -1;
     if (target < 0)
         return 0;
-    if (keeper_finished(keeper, &step, err) ||
+    /* First what all ranks do together: who waited for another in it, while that one waits in the
+     * commit for us, would wait for ever. */
+    if (keeper_redundancy_settle(keeper, err) || keeper_finished(keeper, &step, err) ||
         (step < target && (wait_files(keeper, err) || keeper_finished(keeper, &step, err))))
         return -1;
     if (step < target)
