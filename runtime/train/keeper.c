@@ -261,11 +261,10 @@ bool keeper_full(const struct keeper *keeper, int64_t collected)
     return oldest_ahead(keeper) > collected;
 }
 
-int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err)
+static int commit_oldest(struct keeper *keeper, int64_t *committed, struct err *err)
 {
     int64_t target = oldest_ahead(keeper), step;
     bool done;
-    *committed = -1;
     if (target < 0)
         return 0;
     /* First what all ranks do together: who waited for another in it, while that one waits in the
@@ -279,6 +278,15 @@ int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err)
         return -1;
     *committed = target;
     return 0;
+}
+
+int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err)
+{
+    int64_t start = clock_ns();
+    *committed = -1;
+    int rv = commit_oldest(keeper, committed, err);
+    keeper->settle_ns = clock_ns() - start;
+    return rv;
 }
 
 int keeper_flush(struct keeper *keeper, bool *committed, struct err *err)

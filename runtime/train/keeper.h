@@ -63,7 +63,7 @@ struct keeper {
     bool restoring;    /* until the first save: what flush is about */
     bool saving;       /* from a save's begin to its join */
     int64_t stall_ns;  /* of the newest save that was joined */
-    int64_t settle_ns; /* of the newest begun: how long it waited for the one before to settle */
+    int64_t settle_ns; /* of the newest begun: how long it waited for those before it */
     const struct train_identity *identity;
     struct keeper_wish wish;
     char *scanned;                 /* what this node holds */
@@ -165,8 +165,8 @@ int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err)
  * for the one before to have got there. */
 int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err);
 
-/* What comes on `stream` may change the state. stall_ns: how long this rank was held by it and by
- * the begin; 0 where nothing was begun since. */
+/* What comes on `stream` may change the state. stall_ns: how long this rank was held by it, by
+ * the begin and by making room; 0 where nothing was begun since. */
 int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *stall_ns,
                      struct err *err);
 

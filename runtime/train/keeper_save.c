@@ -78,7 +78,7 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
     int64_t start = clock_ns();
     if (keeper_redundancy_settle(keeper, err))
         return -1;
-    keeper->settle_ns = clock_ns() - start;
+    keeper->settle_ns += clock_ns() - start;
     if (keeper->restoring) /* else the writer may be about to flush the one before, and reads it */
         keeper->restoring = false;
     keeper->saving = true;
