@@ -218,6 +218,13 @@ void plan_redundancy_text(const struct plan_checkpoint *c, char text[PLAN_REDUND
 /* Nodes that redundancy needs, spares not counted: 1 for none. Pure. */
 int plan_redundancy_nodes(const struct plan_checkpoint *c);
 
+/* Finished files of a rank that wait for their commit when the next save begins. A rank tells at a
+ * step's begin which file it has, and all know when that step's tally is read, which is after the
+ * next step was submitted: with a checkpoint each step three are on that way. Fewer would make each
+ * save wait for a commit. Pure. */
+enum { PLAN_FILES_AHEAD_MOST = 3 };
+int plan_files_ahead(const struct plan_checkpoint *c);
+
 /* Learning rate of a step (0-based). Pure. Warm-up (step+1)/warmup * lr, then the schedule. */
 double plan_lr(const struct plan_training *t, int64_t step);
 

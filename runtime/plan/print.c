@@ -99,7 +99,7 @@ static void print_stages(const struct plan *plan, FILE *out)
 static void print_checkpoints(const struct plan *plan, FILE *out)
 {
     const struct plan_checkpoint *c = &plan->checkpoint;
-    bool ahead = c->every == 1 || c->every == PLAN_AUTO; /* one may wait for its commit */
+    int ahead = plan_files_ahead(c);
     double file = 0, files = (double)c->keep + 1 + ahead;
     for (int s = 0; s < plan->parallel.pipeline; s++) {
         struct plan_memory m = plan_memory(plan, s);

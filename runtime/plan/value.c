@@ -184,6 +184,13 @@ void plan_redundancy_text(const struct plan_checkpoint *c, char text[PLAN_REDUND
     }
 }
 
+int plan_files_ahead(const struct plan_checkpoint *c)
+{
+    if (c->every == 1)
+        return PLAN_FILES_AHEAD_MOST;
+    return c->every == 2 || c->every == 3 || c->every == PLAN_AUTO;
+}
+
 int plan_redundancy_nodes(const struct plan_checkpoint *c)
 {
     if (c->redundancy == PLAN_REDUNDANCY_NONE)

@@ -19,13 +19,6 @@ static int64_t hash_text(const char *text)
     return (int64_t)(h >> 1);
 }
 
-/* A step's file can be committed two steps later at the earliest. */
-static int files_ahead(const struct keeper *keeper)
-{
-    int64_t every = keeper->plan->checkpoint.every;
-    return every == 1 || every == PLAN_AUTO ? 1 : 0;
-}
-
 static int open_writer(struct keeper *keeper, struct err *err)
 {
     const struct train_identity *identity = keeper->identity;
@@ -40,7 +33,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .generation = identity->generation,
         .plan_hash = plan_hash(keeper->plan),
         .keep = c->keep,
-        .ahead = files_ahead(keeper),
+        .ahead = plan_files_ahead(&keeper->plan->checkpoint),
         .queue_depth = c->queue_depth,
         .block_bytes = c->block_bytes,
         .replicated = true,
@@ -114,8 +107,7 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .damaged_file = -1,
                               .troubled = -1,
                               .committed = -1,
-                              .saved = -1,
-                              .before = -1};
+                              .saved = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
         keeper->layout[axis] = mesh->degree[axis];
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));
@@ -238,8 +230,11 @@ done:
 /* The step whose file has to be committed before another is begun; -1: none. */
 static int64_t oldest_ahead(const struct keeper *keeper)
 {
-    int64_t step = files_ahead(keeper) ? keeper->before : keeper->saved;
-    return keeper->ckpt && keeper->saved_here && step > keeper->committed ? step : -1;
+    int ahead = plan_files_ahead(&keeper->plan->checkpoint);
+    int64_t step = -1;
+    if (keeper->n_saves > ahead)
+        step = keeper->saves[(keeper->n_saves - 1 - ahead) % KEEPER_SAVES];
+    return keeper->ckpt && step > keeper->committed ? step : -1;
 }
 
 /* For the file that is being written, and what is made of it on other nodes. */
@@ -328,6 +323,5 @@ void keeper_close(struct keeper *keeper, bool orderly)
                               .damaged_file = -1,
                               .troubled = -1,
                               .committed = -1,
-                              .saved = -1,
-                              .before = -1};
+                              .saved = -1};
 }

@@ -23,6 +23,7 @@
 #include "train/trial.h"
 
 enum { KEEPER_PARTS = STATE_TABLE_PARTS }; /* weight and two moments of each tensor, side by side */
+enum { KEEPER_SAVES = PLAN_FILES_AHEAD_MOST + 1 };
 
 /* What identity->restore asks for. */
 struct keeper_wish {
@@ -96,7 +97,8 @@ struct keeper {
     int64_t written; /* newest step whose own file is durable, as keeper_finished has seen it */
     int64_t saved;   /* newest step that was handed to the writer, or restored, -1: none */
     bool saved_here; /* it was the former */
-    int64_t before;  /* saved before that one, -1: none */
+    int64_t saves[KEEPER_SAVES]; /* steps handed to the writer; number n stands at n modulo that */
+    int64_t n_saves;             /* ever */
 };
 
 /* What was restored, for the log. */

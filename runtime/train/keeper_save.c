@@ -82,7 +82,7 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
     if (keeper->restoring) /* else the writer may be about to flush the one before, and reads it */
         keeper->restoring = false;
     keeper->saving = true;
-    keeper->before = keeper->saved_here ? keeper->saved : -1;
+    keeper->saves[keeper->n_saves++ % KEEPER_SAVES] = step;
     keeper->saved = step;
     keeper->saved_here = true;
     if (keeper->committed >= step)

@@ -154,6 +154,24 @@ static void test_host_memory(void **state)
     plan_free(p);
 }
 
+/* Saves at steps s, s + every, ...: at the end of step n, the tallies up to that of n - 2 have been
+ * read; that of step t tells of files begun at t - 2 and before. So the files of the steps after
+ * n - 4 are not known to be finished. */
+static void test_files_ahead(void **state)
+{
+    (void)state;
+    for (int64_t every = 1; every < 10; every++) {
+        struct plan_checkpoint c = {.every = every};
+        int waiting = 0;
+        for (int64_t n = 1000 * every, s = n - every; s > n - 4; s -= every)
+            waiting++;
+        assert_int_equal(plan_files_ahead(&c), waiting);
+        assert_true(waiting <= PLAN_FILES_AHEAD_MOST);
+    }
+    assert_int_equal(plan_files_ahead(&(struct plan_checkpoint){.every = PLAN_AUTO}), 1);
+    assert_int_equal(plan_files_ahead(&(struct plan_checkpoint){.every = 0}), 0);
+}
+
 static void test_counts(void **state)
 {
     /* 8 ranks. nodes, tasks per node, spares (-1: the plan's, 2), and the error. */
@@ -298,7 +316,7 @@ int main(void)
         cmocka_unit_test(test_sizes),       cmocka_unit_test(test_memory),
         cmocka_unit_test(test_host_memory), cmocka_unit_test(test_counts),
         cmocka_unit_test(test_hash),        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_files_ahead),
     };
     return cmocka_run_group_tests_name("plan numbers", tests, NULL, NULL);
 }
