@@ -440,8 +440,10 @@ static int show(const char *path)
     struct ckpt_file *f;
     char size[NUMBER_BYTES];
     if (ckpt_file_open(&f, path, &err)) {
+        struct stat st;
+        bool readable = !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, R_OK);
         cli_error("%s", err.text);
-        return access(path, R_OK) ? EXIT_USAGE : EXIT_FAILED;
+        return readable ? EXIT_FAILED : EXIT_USAGE;
     }
     printf("%s\n", path);
     printf("  run %s, step %" PRId64 ", %" PRId64 " samples consumed\n", f->meta.run,
@@ -458,14 +460,16 @@ static int show(const char *path)
 
 int cli_ckpt(int argc, char **argv)
 {
-    if (argc > 1 && !strcmp(argv[1], "import"))
-        return cli_ckpt_import(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "export"))
-        return cli_ckpt_export(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "reshard"))
-        return cli_ckpt_reshard(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "prune"))
-        return cli_ckpt_prune(argc - 1, argv + 1);
+    static const struct {
+        const char *name, *prefix;
+        int (*run)(int argc, char **argv);
+    } with_options[] = {{"import", "ckpt import", cli_ckpt_import},
+                        {"export", "ckpt export", cli_ckpt_export},
+                        {"reshard", "ckpt reshard", cli_ckpt_reshard},
+                        {"prune", "ckpt prune", cli_ckpt_prune}};
+    for (size_t i = 0; i < sizeof with_options / sizeof *with_options; i++)
+        if (argc > 1 && !strcmp(argv[1], with_options[i].name))
+            return cli_run(with_options[i].run, with_options[i].prefix, argc - 1, argv + 1);
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             fputs(help, stdout);
@@ -473,6 +477,10 @@ int cli_ckpt(int argc, char **argv)
         }
     if (argc != 3) {
         fputs(help, stderr);
+        return EXIT_USAGE;
+    }
+    if (!*argv[2]) {
+        cli_error("ckpt %s: the name given is empty", argv[1]);
         return EXIT_USAGE;
     }
     if (!strcmp(argv[1], "list"))

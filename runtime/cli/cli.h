@@ -15,14 +15,14 @@ struct plan;
 struct cli_command {
     const char *name;
     const char *summary;
-    int (*run)(int argc, char **argv); /* argv[0] is the subcommand; returns the exit code */
+    int (*run)(int argc, char **argv); /* argv[0]: see cli_run; returns the exit code */
 };
 
 int cli_coordinate(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_train(int argc, char **argv);
 int cli_ckpt(int argc, char **argv);
-/* Its subcommands in ckpt_convert.c; argv[0] is "import" or "export". */
+/* Its subcommands in ckpt_convert.c. */
 int cli_ckpt_import(int argc, char **argv);
 int cli_ckpt_export(int argc, char **argv);
 /* In ckpt_prune.c, ckpt_reshard.c. */
@@ -32,6 +32,9 @@ int cli_report(int argc, char **argv);
 int cli_generate(int argc, char **argv);
 int cli_simulate(int argc, char **argv);
 int cli_status(int argc, char **argv);
+
+/* run with argv[0] as its errors begin, getopt's too: "gtrain: NAME". */
+int cli_run(int (*run)(int argc, char **argv), const char *name, int argc, char **argv);
 
 /* The plan "FILE[,section.key=value...]"; NULL after an error that is told. */
 struct plan *cli_load_plan(const char *spec);

@@ -39,6 +39,14 @@ void cli_error(const char *format, ...)
     fprintf(stderr, "gtrain: %s\n", clean);
 }
 
+int cli_run(int (*run)(int argc, char **argv), const char *name, int argc, char **argv)
+{
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "gtrain: %s", name);
+    argv[0] = prefix;
+    return run(argc, argv);
+}
+
 struct plan *cli_load_plan(const char *spec)
 {
     struct err err = {""};
@@ -74,7 +82,7 @@ static int run(int argc, char **argv)
     }
     for (const struct cli_command *c = commands; c->name; c++)
         if (!strcmp(argv[1], c->name))
-            return c->run(argc - 1, argv + 1);
+            return cli_run(c->run, c->name, argc - 1, argv + 1);
     cli_error("no command '%s': `gtrain --help` lists them", argv[1]);
     return EXIT_USAGE;
 }

@@ -81,7 +81,8 @@ static void usage(FILE *out)
           "\n"
           "SIGTERM or SIGINT: finish the step, write a checkpoint, exit 0.\n"
           "Exit: 0 done; 1 the machine or a peer failed; 2 plan, data or checkpoint do not fit;\n"
-          "3 the loss is not a number; 4 after a takeover: this node is not fit to go on.\n",
+          "3 the loss is not a number; 4 after a takeover: this node is not fit to go on;\n"
+          "5 (to srun) what was restored is no good, go on from an older checkpoint.\n",
           out);
 }
 

@@ -237,6 +237,10 @@ static void test_refusals(void **unused)
     fclose(f);
     expect("show", path, 1, "not a safetensors file");
     expect("verify", path, 2, "is not a folder");
+    expect("show", dir, 2, "is not a file");
+    expect("list", "''", 2, "gtrain: ckpt list: the name given is empty");
+    expect("prune --bogus", dir, 2, "gtrain: ckpt prune: unrecognized option '--bogus'");
+    expect("export --bogus", dir, 2, "gtrain: ckpt export: unrecognized option '--bogus'");
     expect("frobnicate", dir, 2, "list, verify, show, prune, reshard, import and export");
     expect("--help", "", 0, "usage: gtrain ckpt list DIR");
     expect("list", "--help", 0, "Exit status: 0 all is well");
