@@ -9,7 +9,7 @@
 #include "launch/gather.h"
 #include "launch/takeover.h"
 
-enum { ALONE_PATIENCES = 3 };
+enum { ALONE_PATIENCES = 3, COMMON_SILENCE_PART = 4 };
 
 int run_open(struct run *run, const struct run_config *config, int64_t now, struct err *err)
 {
@@ -158,17 +158,22 @@ int run_spares(const struct run *run)
     return spares;
 }
 
-static int silent(const struct run *run, const struct run_node *node, int64_t now)
+/* When somebody was last heard who is still there; -1: there is nobody. */
+static int64_t last_voice(const struct run *run)
 {
-    return now - node->heard > run->config.patience_ms;
+    int64_t last = -1;
+    for (int i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i].state == RUN_NODE_UP && run->nodes[i].heard > last)
+            last = run->nodes[i].heard;
+    return last;
 }
 
-static int all_silent(const struct run *run, int64_t now)
+/* A node's silence is what others have said meanwhile. Where nobody is heard (a suspended job, a
+ * network of our own that is down) time stands still for all: those that were stopped first, or had
+ * spoken long before, are not lost for it. */
+static int silent(const struct run *run, const struct run_node *node, int64_t last)
 {
-    for (int i = 0; i < run->n_nodes; i++)
-        if (run->nodes[i].state == RUN_NODE_UP && !silent(run, &run->nodes[i], now))
-            return 0;
-    return 1;
+    return last - node->heard > run->config.patience_ms;
 }
 
 /* Everyone's patience starts anew: what we saw was our own trouble, not theirs. */
@@ -180,10 +185,14 @@ static void forgive(struct run *run, int64_t now)
 
 void run_heard(struct run *run, int node, int64_t now)
 {
-    /* The first voice after a common silence (a suspended job, a network that was down): the others
-     * may need a moment more. */
-    if (silent(run, &run->nodes[node], now) && all_silent(run, now))
-        forgive(run, now);
+    /* The first voice after a common silence: of that a part counts. So the others have the rest of
+     * their patience, and whoever is dead is found however rare voices are. A connection that broke
+     * is more than silence: a pause excuses it only when it has been a long one. */
+    int64_t last = last_voice(run), pause = last < 0 ? 0 : now - last;
+    int64_t forgiven = pause - run->config.patience_ms / COMMON_SILENCE_PART;
+    for (int i = 0; i < run->n_nodes && forgiven > 0; i++)
+        if (run->nodes[i].state != RUN_NODE_SUSPECT || pause > run->config.patience_ms)
+            run->nodes[i].heard += forgiven;
     run->nodes[node].heard = now;
 }
 
@@ -468,16 +477,16 @@ static void find_lost(struct run *run, int64_t now)
     /* If this process was stopped, or the machine asleep, nobody had a chance to be heard. */
     if (now - run->last_tick > run->config.patience_ms / 2)
         forgive(run, now);
-    int all = all_silent(run, now);
+    int64_t last = last_voice(run);
     for (int i = 0; i < run->n_nodes; i++) {
         struct run_node *node = &run->nodes[i];
         int64_t silent_ms = now - node->heard;
         if (node->state != RUN_NODE_UP && node->state != RUN_NODE_SUSPECT)
             continue;
-        /* All at once is our own network, until broken connections stay away for long. */
+        /* A common silence is no excuse for broken connections that stay away for long. */
         int long_gone = node->state == RUN_NODE_SUSPECT &&
                         now - node->heard > ALONE_PATIENCES * run->config.patience_ms;
-        if ((all || !silent(run, node, now)) && !long_gone)
+        if (!silent(run, node, last) && !long_gone)
             continue;
         char why[128];
         snprintf(why, sizeof why, "%s for %.1f s",

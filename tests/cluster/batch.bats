@@ -120,7 +120,7 @@ END
         sh -c "touch $dir/started.\$RANK; sleep 300" >"$dir/out" 2>&1 3>&- &
     pid=$!
     wait_for 20 test -e "$dir/started.3"
-    job=$(squeue -h -o %A | head -n 1)
+    job=$(newest_job)
     scontrol update JobId="$job" EndTime=now
     scontrol update JobId="$job" TimeLimit=0
     wait_for 50 eval "! kill -0 $pid"

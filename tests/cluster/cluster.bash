@@ -125,6 +125,15 @@ running() { # JOB
     [ "$(squeue -h -j "$1" -o %T)" = RUNNING ]
 }
 
+# Of what was started last, as a test that is alone knows; an earlier one's may still be ending.
+newest_job() {
+    squeue -h -o %A | sort -n | tail -n 1
+}
+
+newest_job_step() {
+    squeue -h -s -o %i | grep '\.[0-9]*$' | sort -t . -k 1n -k 2n | tail -n 1
+}
+
 gone() { # JOB
     [ -z "$(squeue -h -j "$1" -o %T 2>/dev/null)" ]
 }

@@ -371,7 +371,7 @@ killed_in() { # WHAT FUNCTIONS
     start_training 1 ,resilience.patience_ms=5000,resilience.stall_ms=5000
     wait_for 20 at_step 5
     local suspended before
-    suspended=$(squeue -h -o %A -t R | head -n 1)
+    suspended=$(newest_job)
     strike scontrol suspend "$suspended"
     wait_for 10 stands_still
     # Longer than the patience and the deadline for a step.

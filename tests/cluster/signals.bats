@@ -90,7 +90,7 @@ fails_within() { # SECONDS
 @test "scancel ends the run" {
     start_waiting
     # The job of the step that runs: others may still be ending.
-    scancel "$(squeue -h -s -o %i | head -n 1 | cut -d. -f1)"
+    scancel "$(newest_job)"
     fails_within 15
 }
 
@@ -101,7 +101,7 @@ fails_within() { # SECONDS
     for rank in 0 1 2 3; do
         wait_for 20 test -e "$dir/started.$rank"
     done
-    step=$(squeue -h -s -o %i | head -n 1)
+    step=$(newest_job_step)
     scancel -s USR1 "$step"
     wait_for 15 ended
     wait $bounded
@@ -110,7 +110,7 @@ fails_within() { # SECONDS
 
 # A node that the running step is on: Slurm chooses, and may still miss one that an earlier test lost.
 node_of_step() {
-    scontrol show hostnames "$(squeue -h -s -o %N | head -n 1)" | tail -n 1
+    scontrol show hostnames "$(squeue -h -s "$(newest_job_step)" -o %N)" | tail -n 1
 }
 
 @test "a lost node: the run fails soon, and a line says which" {

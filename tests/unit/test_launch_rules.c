@@ -200,14 +200,70 @@ static void common_silence_is_ours(void **state)
     run_close(&run);
 }
 
+/* A job is suspended node after node, and so resumed; what was said last is of other moments, too.
+ * pause: how long all are still. The nodes stop `apart` one after the other, and start so. */
+static void suspend(int64_t pause, int64_t apart)
+{
+    struct run run;
+    rig_start(&run, 4, 1, 4);
+    int64_t stopped = 5000, resumed = stopped + pause, end = resumed + 5 * PATIENCE;
+    for (int64_t t = 0; t < end; t += BEAT / 2) {
+        for (int i = 0; i < 4; i++)
+            if ((t < stopped + i * apart || t >= resumed + i * apart) &&
+                t % BEAT == i % 2 * BEAT / 2)
+                run_heard(&run, i, t);
+        run_tick(&run, t);
+        if (run.phase != RUN_RUNNING || run.cause || run.failure.cause)
+            fail_msg("%lld ms, %lld apart: at %lld: %s", (long long)pause, (long long)apart,
+                     (long long)t, run.text);
+    }
+    run_close(&run);
+}
+
+static void suspended_one_after_the_other(void **state)
+{
+    (void)state;
+    for (int64_t pause = PATIENCE; pause < 10 * PATIENCE; pause += 350)
+        for (int64_t apart = 0; apart <= 150; apart += BEAT / 2)
+            suspend(pause, apart);
+}
+
+/* All but one are dead, and that one is heard seldom, as on a busy machine: they are found, once it
+ * has been heard often enough. */
+static void rare_voices_find_the_dead(void **state)
+{
+    (void)state;
+    static const int64_t every[] = {BEAT, 2 * BEAT, 3 * BEAT, 6 * BEAT, 12 * BEAT, 30 * BEAT};
+    for (size_t i = 0; i < sizeof every / sizeof *every; i++) {
+        struct run run;
+        rig_start(&run, 3, 1, 3);
+        int64_t t = 0;
+        for (; !run.cause && t < 100 * PATIENCE; t += BEAT) {
+            if (t % every[i] == 0)
+                run_heard(&run, 0, t);
+            run_tick(&run, t);
+        }
+        int64_t most = every[i] > PATIENCE / 4 ? 5 * every[i] : PATIENCE + every[i];
+        assert_in_range(t, PATIENCE, most + BEAT);
+        run_close(&run);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_refused),        cmocka_unit_test(all_done),
-        cmocka_unit_test(zero_is_not_done),      cmocka_unit_test(better_cause_wins),
-        cmocka_unit_test(orders_are_no_failure), cmocka_unit_test(close_is_dead_now),
-        cmocka_unit_test(spares_may_go),         cmocka_unit_test(silence_gets_patience),
-        cmocka_unit_test(broken_may_come_back),  cmocka_unit_test(common_silence_is_ours),
+        cmocka_unit_test(shapes_refused),
+        cmocka_unit_test(all_done),
+        cmocka_unit_test(zero_is_not_done),
+        cmocka_unit_test(better_cause_wins),
+        cmocka_unit_test(orders_are_no_failure),
+        cmocka_unit_test(close_is_dead_now),
+        cmocka_unit_test(spares_may_go),
+        cmocka_unit_test(silence_gets_patience),
+        cmocka_unit_test(broken_may_come_back),
+        cmocka_unit_test(common_silence_is_ours),
+        cmocka_unit_test(suspended_one_after_the_other),
+        cmocka_unit_test(rare_voices_find_the_dead),
     };
     return cmocka_run_group_tests_name("launch rules", tests, NULL, NULL);
 }
