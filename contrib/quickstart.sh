@@ -89,10 +89,12 @@ reach() {
 reach $kill_node_after "node n1 is killed, as if the machine had lost power"
 "$cluster" kill n1
 reach $((kill_node_after + 1)) "the spare has taken over; node n1 is started again, for later jobs"
-"$cluster" revive n1 || die "node n1 did not come back"
+"$cluster" revive n1 & # the run does not wait for it
+revive_pid=$!
 reach $kill_run_after "the whole run is killed: srun gets SIGKILL, and Slurm ends what it left"
 kill -KILL $srun_pid
 { wait $srun_pid; } 2>/dev/null && die "the run ended well although it was killed: that is a bug"
+wait $revive_pid || die "node n1 did not come back"
 
 say "5/6 the same command again, with --gtrain-restore=latest"
 (submit --gtrain-restore=latest) || die "the restored run failed: see above"
