@@ -121,15 +121,6 @@ char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err)
     return text;
 }
 
-/* The buffer, if it holds the file of that step. */
-static const void *find_image(struct ckpt *c, int64_t step)
-{
-    pthread_mutex_lock(&c->lock);
-    bool holds = !c->thin && !c->copy_wanted && !c->write_wanted && c->position.step == step;
-    pthread_mutex_unlock(&c->lock);
-    return holds ? c->buffer : NULL;
-}
-
 int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct err *err)
 {
     struct done_file done;
@@ -139,7 +130,6 @@ int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct e
         return -1;
     engine_name(c, NAME_FILE, step, name);
     out->digest = done.digest;
-    out->image = find_image(c, step);
     out->node = strdup(c->node);
     if (asprintf(&out->path, "%s/%s", c->dir, name) < 0)
         out->path = NULL;

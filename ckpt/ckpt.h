@@ -156,8 +156,7 @@ char *ckpt_record(const char *const *claims, int world, struct err *err);
 char *ckpt_claim(struct ckpt *c, int64_t step, struct err *err);
 
 /* Where this rank's file of a finished step is, to be copied elsewhere; what it holds is malloc'ed
- * (node, path). image: of the file saved last, as it still stands in memory, until the next save
- * begins. */
+ * (node, path). */
 struct ckpt_place;
 int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct err *err);
 
@@ -208,13 +207,12 @@ struct ckpt_decision {
         char *path; /* absolute on that node */
         int64_t bytes;
         uint32_t digest;
-        bool replica;      /* it is not the rank's own file, but one with the same slices */
-        const void *image; /* from ckpt_own_file: its bytes, which nobody owns; else NULL */
-        int holder, slot;  /* holder - 1 is the rank that has it in a slot of its memory, and path
-                              is only its name; 0: it is a file */
-    } * places;            /* world; freed by ckpt_decision_free */
-    bool memory;           /* from ckpt_memory_decide: record is NULL */
-    char *note;            /* then what came with rank 0's state, "": nothing */
+        bool replica;     /* it is not the rank's own file, but one with the same slices */
+        int holder, slot; /* holder - 1 is the rank that has it in a slot of its memory, and path
+                             is only its name; 0: it is a file */
+    } * places;           /* world; freed by ckpt_decision_free */
+    bool memory;          /* from ckpt_memory_decide: record is NULL */
+    char *note;           /* then what came with rank 0's state, "": nothing */
     /* Files that lie nowhere and can be rebuilt: 0 but from ckpt_decide_rebuilt (parity.h). Their
      * places have no node and no path. */
     int lost;

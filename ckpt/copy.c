@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "ckpt.h"
+#include "crc.h"
 #include "file.h"
 #include "folder.h"
 
@@ -28,8 +29,8 @@ struct ckpt_copy {
     int rank, dirfd;
     uint32_t epoch, generation;
 
-    /* The caller's: what the next piece must be. */
-    int64_t step, at, total;
+    /* The caller's: what the next piece must be; at -1: the first of a file. */
+    int64_t step, at, header, total;
 
     /* Between caller and thread, under lock. */
     pthread_mutex_t lock;
@@ -44,7 +45,23 @@ struct ckpt_copy {
     /* The thread's: the half it writes. */
     int fd; /* -1: none */
     char part[CKPT_NAME_ROOM];
+    struct crc_stream stream; /* of its data; crcs malloc'ed, NULL: none */
 };
+
+int64_t ckpt_copy_next(int64_t header, int64_t total, int64_t end)
+{
+    return end == header ? -1 : end == total ? 0 : end;
+}
+
+int64_t ckpt_copy_end(int64_t header, int64_t total, int64_t at)
+{
+    return at < header ? header : total;
+}
+
+static bool is_last(const struct ckpt_copy_piece *p)
+{
+    return ckpt_copy_next(p->header, p->total, p->at + p->n) < 0;
+}
 
 static void make_name(const struct ckpt_copy *c, enum name_kind kind, int64_t step,
                       char out[CKPT_NAME_ROOM])
@@ -56,8 +73,15 @@ static void make_name(const struct ckpt_copy *c, enum name_kind kind, int64_t st
 
 /* ---- the thread ---- */
 
+static void drop_crcs(struct ckpt_copy *c)
+{
+    free(c->stream.crcs);
+    c->stream = (struct crc_stream){.crcs = NULL};
+}
+
 static void drop_part(struct ckpt_copy *c)
 {
+    drop_crcs(c);
     if (c->fd < 0)
         return;
     close(c->fd);
@@ -67,7 +91,10 @@ static void drop_part(struct ckpt_copy *c)
 
 static int begin(struct ckpt_copy *c, const struct ckpt_copy_piece *p, struct err *err)
 {
-    make_name(c, NAME_PART, p->step, c->part);
+    make_name(c, NAME_COPY_PART, p->step, c->part);
+    c->stream.crcs = calloc((size_t)crc_blocks(p->total - p->header), sizeof *c->stream.crcs);
+    if (!c->stream.crcs)
+        return err_set(err, "no memory for the checksums of %" PRId64 " bytes", p->total);
     c->fd = sys_open(NULL, c->dirfd, c->part, O_RDWR | O_CREAT | O_EXCL, 0666);
     if (c->fd < 0)
         return err_set_errno(err, errno, "%s/%s", c->dir, c->part);
@@ -87,14 +114,30 @@ static int write_piece(struct ckpt_copy *c, const struct ckpt_copy_piece *p, str
                                  c->part, p->at + done);
         done += n;
     }
+    if (p->at >= p->header)
+        crc_feed(&c->stream, p->data, (size_t)p->n);
     return 0;
 }
 
-/* Every byte of the half, against the checksums in it and the digest of its owner. */
+/* What came is what the header says, and that is the one its owner means. */
+static int check_content(struct ckpt_copy *c, const struct ckpt_copy_piece *p,
+                         const struct ckpt_file *f, struct err *err)
+{
+    struct ckpt_position position;
+    if (f->bytes != p->total || f->header_bytes != p->header || ckpt_file_digest(f) != p->digest ||
+        f->meta.rank != c->rank || ckpt_file_position(f, &position, NULL) ||
+        position.step != p->step)
+        return err_set(err, "%s/%s: what came is not rank %d's file of step %" PRId64, c->dir,
+                       c->part, c->rank, p->step);
+    for (int64_t i = 0; i < crc_blocks(f->data_bytes); i++)
+        if (file_check_block(f, i, c->stream.crcs[i], err))
+            return -1;
+    return 0;
+}
+
 static int check(struct ckpt_copy *c, const struct ckpt_copy_piece *p, struct err *err)
 {
     struct ckpt_file *f;
-    struct ckpt_position position;
     char *path;
     if (asprintf(&path, "%s/%s", c->dir, c->part) < 0)
         return err_set(err, "no memory for a path");
@@ -102,13 +145,9 @@ static int check(struct ckpt_copy *c, const struct ckpt_copy_piece *p, struct er
     free(path);
     if (rv)
         return -1;
-    if (f->bytes != p->total || ckpt_file_digest(f) != p->digest || f->meta.rank != c->rank ||
-        ckpt_file_position(f, &position, NULL) || position.step != p->step)
-        rv = err_set(err, "%s/%s: what came is not rank %d's file of step %" PRId64, c->dir,
-                     c->part, c->rank, p->step);
-    if (!rv)
-        rv = ckpt_file_verify(f, err);
+    rv = check_content(c, p, f, err);
     ckpt_file_close(f);
+    drop_crcs(c);
     return rv;
 }
 
@@ -136,9 +175,9 @@ static int finish(struct ckpt_copy *c, const struct ckpt_copy_piece *p, struct e
 
 static int take(struct ckpt_copy *c, const struct ckpt_copy_piece *p, struct err *err)
 {
-    if ((p->at == 0 && begin(c, p, err)) || write_piece(c, p, err))
+    if ((p->at == p->header && begin(c, p, err)) || write_piece(c, p, err))
         return -1;
-    return p->at + p->n == p->total ? finish(c, p, err) : 0;
+    return is_last(p) ? finish(c, p, err) : 0;
 }
 
 /* The first piece of the queue. Called and left with the lock held. */
@@ -160,7 +199,7 @@ static void turn(struct ckpt_copy *c)
     if (rv) {
         c->failed = true;
         c->failure = err;
-    } else if (!skip && p.at + p.n == p.total) {
+    } else if (!skip && is_last(&p)) {
         c->finished = p.step;
     }
 }
@@ -195,17 +234,22 @@ static bool wait_for_room(struct ckpt_copy *c, int most, int64_t deadline_ms)
     return true;
 }
 
+static bool follows(const struct ckpt_copy *c, const struct ckpt_copy_piece *p)
+{
+    if (c->at < 0)
+        return p->step > c->step && p->at == p->header && p->header > 0 && p->header < p->total;
+    return p->step == c->step && p->at == c->at && p->header == c->header && p->total == c->total;
+}
+
 static int check_piece(struct ckpt_copy *c, const struct ckpt_copy_piece *p, struct err *err)
 {
-    bool begins = c->at == c->total;
-    if (begins ? p->step > c->step && p->at == 0 : p->step == c->step && p->at == c->at)
-        if (p->n > 0 && p->total > 0 && p->n <= p->total - p->at &&
-            (begins || p->total == c->total)) {
-            c->step = p->step;
-            c->total = p->total;
-            c->at = p->at + p->n;
-            return 0;
-        }
+    if (follows(c, p) && p->n > 0 && p->n <= ckpt_copy_end(p->header, p->total, p->at) - p->at) {
+        c->step = p->step;
+        c->header = p->header;
+        c->total = p->total;
+        c->at = ckpt_copy_next(p->header, p->total, p->at + p->n);
+        return 0;
+    }
     return err_set(err,
                    "a piece of rank %d's file of step %" PRId64 " (%" PRId64 " bytes at %" PRId64
                    " of %" PRId64 ") that does not follow the one before",
@@ -290,7 +334,7 @@ int ckpt_copy_open(struct ckpt_copy **out, const struct ckpt_copy_options *o, st
     pthread_cond_init(&c->from_thread, &attr);
     pthread_condattr_destroy(&attr);
     c->dirfd = c->fd = -1;
-    c->finished = c->step = -1;
+    c->finished = c->step = c->at = -1;
     c->rank = o->rank;
     c->epoch = o->epoch;
     c->generation = o->generation;

@@ -1,5 +1,6 @@
 /* engine.h - struct ckpt, shared by the files that make up the engine: ckpt.c (what the caller's
- * thread does), save.c (what both do), open.c, writer.c (what the writer's thread does), restore.c.
+ * thread does), save.c (what both do), image.c, open.c, writer.c (what the writer's thread does),
+ * restore.c.
  */
 #ifndef GTRAIN_CKPT_ENGINE_H
 #define GTRAIN_CKPT_ENGINE_H
@@ -8,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "blockio.h"
+#include "image.h"
 #include "layout.h"
 #include "retain.h"
 #include "runs.h"
@@ -87,6 +89,9 @@ struct ckpt {
     bool failed;
     struct err failure;
     atomic_bool cancel;
+    bool (*show)(void *arg, const struct ckpt_image *image); /* NULL: to nobody */
+    void *show_arg;
+    bool shown; /* the buffer is read by who it was shown to */
 
     /* The writer's (and open's): the next file, empty, its space reserved. */
     int reserve_fd; /* -1: none */
@@ -109,6 +114,9 @@ int engine_compare(const struct ckpt *c, const struct ckpt_key *key);
  * (the lock is let go meanwhile), and if they were the last let the writer have the buffer. */
 bool save_can_copy(const struct ckpt *c);
 void save_copy(struct ckpt *c);
+
+/* The data of the next file are complete (image.h). In the writer's thread, with the lock held. */
+void image_show(struct ckpt *c);
 
 /* Makes the reserve file where there is none. */
 int writer_reserve(struct ckpt *c, struct err *err);

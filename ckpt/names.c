@@ -65,6 +65,14 @@ bool take_hex(const char **p, int digits, uint64_t *out)
     return true;
 }
 
+/* In front of the rank. */
+static char letter(enum name_kind kind)
+{
+    if (kind == NAME_COPY_PART)
+        return 'c';
+    return kind == NAME_PARITY || kind == NAME_PARITY_PART ? 'p' : 'r';
+}
+
 void name_format(const struct ckpt_name *name, char out[CKPT_NAME_ROOM])
 {
     out[0] = 0;
@@ -80,11 +88,12 @@ void name_format(const struct ckpt_name *name, char out[CKPT_NAME_ROOM])
         break;
     case NAME_FILE:
     case NAME_PART:
+    case NAME_COPY_PART:
     case NAME_PARITY:
     case NAME_PARITY_PART:
         snprintf(out, CKPT_NAME_ROOM, "%s.e%" PRIu32 ".g%" PRIu32 ".s%" PRId64 ".%c%d.%s",
                  name->run, name->key.epoch, name->key.generation, name->key.step,
-                 name->kind == NAME_FILE || name->kind == NAME_PART ? 'r' : 'p', name->rank,
+                 letter(name->kind), name->rank,
                  name_complete(name->kind) ? "safetensors" : "part");
         break;
     }
@@ -108,17 +117,17 @@ static enum name_kind parse_state(const char *p, struct ckpt_name *out)
     bool step = p[0] == '.' && p[1] == 's';
     if (step && !take_field(&p, 's', INT64_MAX, &out->key.step))
         return NAME_FOREIGN;
-    bool parity = step && p[0] == '.' && p[1] == 'p';
-    if (!take_field(&p, parity ? 'p' : 'r', CKPT_WORLD_MAX - 1, &rank))
+    char of = step && p[0] == '.' && (p[1] == 'p' || p[1] == 'c') ? p[1] : 'r';
+    if (!take_field(&p, of, CKPT_WORLD_MAX - 1, &rank))
         return NAME_FOREIGN;
     out->rank = (int)rank;
     if (!step)
         return strcmp(p, ".reserve") ? NAME_FOREIGN : NAME_RESERVE;
     if (!strcmp(p, ".safetensors"))
-        return parity ? NAME_PARITY : NAME_FILE;
+        return of == 'p' ? NAME_PARITY : of == 'r' ? NAME_FILE : NAME_FOREIGN;
     if (strcmp(p, ".part"))
         return NAME_FOREIGN;
-    return parity ? NAME_PARITY_PART : NAME_PART;
+    return of == 'p' ? NAME_PARITY_PART : of == 'r' ? NAME_PART : NAME_COPY_PART;
 }
 
 void name_parse(const char *text, struct ckpt_name *out)

@@ -2,6 +2,7 @@
  *
  *   RUN.e1.g2.s300.r4.safetensors   rank 4's state after step 300, epoch 1, generation 2: complete
  *   RUN.e1.g2.s300.r4.part          the same while it is written
+ *   RUN.e1.g2.s300.c4.part          a copy of it, of another node's, while that is written
  *   RUN.e1.g2.s300.p4.safetensors   rank 4's parities of that step (parity.h); .part likewise
  *   RUN.e1.g2.r4.reserve            space for that rank's next file
  *   RUN.NODE.commits                a node's commit log
@@ -34,6 +35,7 @@ enum name_kind {
     NAME_FOREIGN,
     NAME_FILE,
     NAME_PART,
+    NAME_COPY_PART,
     NAME_PARITY,
     NAME_PARITY_PART,
     NAME_RESERVE,

@@ -24,7 +24,13 @@
  * MiB: so a chunk is a block of the file's checksums. (A file's first eight bytes tell how long its
  * header is.)
  *
- * Work goes in chunks: chunk c of a segment is its bytes from c * PARITY_CHUNK on. A member's
+ * Work goes in chunks: chunk c of a segment is its bytes from c * PARITY_CHUNK on. Parity is made
+ * while the files are written, and a file's header, which has the checksums of all that, is there
+ * when the file is durable (image.h). So the chunks that may hold a header come last, and who gives
+ * them only then has said with them that its file is durable: parities are never complete, and
+ * never have their name, where a file that they cover is not.
+ *
+ * A member's
  * parity is a file of its own, RUN.e1.g2.s300.p4.safetensors, made under the rules of the others (a
  * temporary name, checksums, fsync, rename). It holds, as tensor gtrain.parity, chunk 0 of its
  * parities one after the other, then chunk 1 of them, and so on. Functions return 0, or -1 with err
@@ -33,6 +39,7 @@
 #define GTRAIN_CKPT_PARITY_H
 
 #include "ckpt.h"
+#include "image.h"
 #include "names.h"
 #include "sys.h"
 
@@ -58,6 +65,11 @@ int parity_data(const struct parity_code *code); /* P */
 /* Where the data of a file begins among the bytes that are cut into segments. */
 int64_t parity_data_at(const struct parity_code *code, int64_t header_bytes);
 int64_t parity_chunk_bytes(const struct parity_code *code, int64_t chunk);
+
+/* How many chunks, from the first on, may hold a part of a header of so many bytes. */
+int64_t parity_late(const struct parity_code *code, int64_t header_bytes);
+/* Which chunk is the one in place `turn`, from 0, where so many come late. */
+int64_t parity_chunk(const struct parity_code *code, int64_t late, int64_t turn);
 
 /* What a member gives to a stripe: below P the segment of that number, else P + which parity. */
 int parity_element(const struct parity_code *code, int member, int stripe);
@@ -90,6 +102,7 @@ struct ckpt_parity_options {
     uint64_t plan_hash;
     int members, keeps, member;
     const int64_t *file_bytes;    /* of each member's files */
+    int64_t header_bytes;         /* of the longest header among them */
     const struct ckpt_hook *hook; /* may be NULL */
 };
 
@@ -101,8 +114,9 @@ int64_t ckpt_parity_bytes(const struct ckpt_parity_options *options, struct err 
 int ckpt_parity_open(struct ckpt_parity **out, const struct ckpt_parity_options *options,
                      struct err *err);
 const struct parity_code *ckpt_parity_code(const struct ckpt_parity *p);
+int64_t ckpt_parity_late(const struct ckpt_parity *p);
 
-/* The parities of the members' files of a step come next. */
+/* The parities of the members' files of a step come next, from the first chunk that is not late. */
 int ckpt_parity_begin(struct ckpt_parity *p, const struct ckpt_position *position, struct err *err);
 
 /* What this member's parities need of another's file: for each parity in turn (`which` from 0) the
@@ -113,8 +127,8 @@ int parity_wants(const struct parity_code *code, int holder, int which, int sour
 int ckpt_parity_add(struct ckpt_parity *p, int source, const void *chunks, size_t bytes,
                     struct err *err);
 
-/* All members but this one have given theirs: on to the next chunk. Waits while the disk is several
- * behind. After the last the file is finished in the background. */
+/* All members but this one have given theirs: on to the next chunk, as parity_chunk has them. Waits
+ * while the disk is several behind. After the last the file is finished in the background. */
 int ckpt_parity_next(struct ckpt_parity *p, struct err *err);
 
 /* The newest step whose parities are complete and durable, -1 if none. A failed write is an error,
@@ -134,7 +148,7 @@ void ckpt_parity_close(struct ckpt_parity *p);
 
 /* ---- reading elements, each byte checked ---- */
 
-/* A member's file, where place has its image out of that; or the file of its parities. */
+/* A member's file, or the file of its parities. */
 struct parity_source;
 int parity_source_open(struct parity_source **out, const struct ckpt_place *place,
                        const struct parity_code *code, int member, bool parities, struct err *err);
@@ -142,6 +156,18 @@ int parity_source_open(struct parity_source **out, const struct ckpt_place *plac
 int parity_source_read(struct parity_source *s, int element, int64_t chunk, void *to,
                        struct err *err);
 void parity_source_close(struct parity_source *s);
+
+/* The same of a file that is being written. */
+struct parity_image;
+int parity_image_open(struct parity_image **out, const struct ckpt_image *image,
+                      const struct parity_code *code, int64_t late, struct err *err);
+/* The file is durable, and this its digest: what was read before is what stands in it, and late
+ * chunks may be read. */
+int parity_image_seal(struct parity_image *s, uint32_t digest, struct err *err);
+/* *crc: of the chunk. */
+int parity_image_read(struct parity_image *s, int segment, int64_t chunk, void *to, uint32_t *crc,
+                      struct err *err);
+void parity_image_close(struct parity_image *s);
 
 /* ---- restore ---- */
 

@@ -44,6 +44,17 @@ int parity_data(const struct parity_code *code)
     return code->members - code->keeps;
 }
 
+int64_t parity_late(const struct parity_code *code, int64_t header_bytes)
+{
+    int64_t n = (header_bytes + PARITY_CHUNK - 1) / PARITY_CHUNK;
+    return n < 1 ? 1 : n < code->chunks ? n : code->chunks;
+}
+
+int64_t parity_chunk(const struct parity_code *code, int64_t late, int64_t turn)
+{
+    return (late + turn) % code->chunks;
+}
+
 int64_t parity_chunk_bytes(const struct parity_code *code, int64_t chunk)
 {
     int64_t left = code->segment - chunk * PARITY_CHUNK;

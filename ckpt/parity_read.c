@@ -71,8 +71,7 @@ int parity_source_open(struct parity_source **out, const struct ckpt_place *plac
     if (!s)
         return err_set(err, "out of memory");
     s->code = *code;
-    int rv = place->image ? ckpt_file_open_memory(&s->file, place->image, (size_t)place->bytes, err)
-                          : ckpt_file_open(&s->file, place->path, err);
+    int rv = ckpt_file_open(&s->file, place->path, err);
     if (!rv && (s->file->bytes != place->bytes || ckpt_file_digest(s->file) != place->digest))
         rv = err_set(err, "%s is not the file that the commit record names", place->path);
     if (!rv)

@@ -1,8 +1,8 @@
 /* parity_write.c - sums up parities chunk by chunk, and a thread that writes them. See parity.h.
  *
  * The caller adds the other members' segments to the sums of the current chunk; complete sums go
- * into a queue. The thread writes them in their order, then what the file says of the group, then
- * the header, which holds the checksums of all that. */
+ * into a queue. The thread writes them where they belong, then what the file says of the group,
+ * then the header, which holds the checksums of all that. */
 #include "parity.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ enum {
 /* Sums of one chunk. */
 struct parity_row {
     struct ckpt_position position;
-    int64_t chunk;
+    int64_t turn, chunk; /* its place in time, in the segment */
     unsigned char *sums; /* keeps chunks, malloc'ed */
 };
 
@@ -47,6 +47,7 @@ struct ckpt_parity {
     uint32_t epoch, generation;
     uint64_t plan_hash;
     struct parity_code code;
+    int64_t late; /* chunks that come last */
     struct layout layout;
     int64_t about[PARITY_ABOUT_MOST]; /* tensor gtrain.group */
     const struct ckpt_hook *hook;
@@ -125,12 +126,14 @@ static int write_at(struct ckpt_parity *p, const void *from, int64_t bytes, int6
     return 0;
 }
 
-/* The next bytes of the data. */
-static int append(struct ckpt_parity *p, const void *from, int64_t bytes, struct err *err)
+/* Bytes [at, at + bytes) of the data. A block of the checksums that begins in what was written
+ * earlier goes on where that ended. */
+static int write_data(struct ckpt_parity *p, const void *from, int64_t bytes, int64_t at,
+                      struct err *err)
 {
-    int64_t at = p->layout.header_bytes + p->stream.at;
+    p->stream.at = at;
     crc_feed(&p->stream, from, (size_t)bytes);
-    return write_at(p, from, bytes, at, err);
+    return write_at(p, from, bytes, p->layout.header_bytes + at, err);
 }
 
 static int write_header(struct ckpt_parity *p, const struct ckpt_position *position,
@@ -171,9 +174,10 @@ static int finish_file(struct ckpt_parity *p, const struct parity_row *row, uint
                        struct err *err)
 {
     static const unsigned char zeros[CKPT_ALIGN];
+    int64_t at = p->code.keeps * p->code.segment;
     int64_t about = (int64_t)sizeof *p->about * (PARITY_ABOUT_FIXED + p->code.members);
-    if (append(p, p->about, about, err) ||
-        append(p, zeros, p->layout.data_bytes - p->stream.at, err) ||
+    if (write_data(p, p->about, about, at, err) ||
+        write_data(p, zeros, p->layout.data_bytes - at - about, at + about, err) ||
         write_header(p, &row->position, digest, err))
         return -1;
     return publish(p, row->position.step, err);
@@ -183,9 +187,10 @@ static int take(struct ckpt_parity *p, const struct parity_row *row, uint32_t *d
                 struct err *err)
 {
     int64_t bytes = p->code.keeps * parity_chunk_bytes(&p->code, row->chunk);
-    if ((row->chunk == 0 && begin_file(p, row, err)) || append(p, row->sums, bytes, err))
+    if ((row->turn == 0 && begin_file(p, row, err)) ||
+        write_data(p, row->sums, bytes, p->code.keeps * row->chunk * PARITY_CHUNK, err))
         return -1;
-    return row->chunk + 1 == p->code.chunks ? finish_file(p, row, digest, err) : 0;
+    return row->turn + 1 == p->code.chunks ? finish_file(p, row, digest, err) : 0;
 }
 
 /* The first of the queue. Called and left with the lock held. */
@@ -206,7 +211,7 @@ static void turn(struct ckpt_parity *p)
     if (rv) {
         p->failed = true;
         p->failure = err;
-    } else if (!skip && row.chunk + 1 == p->code.chunks) {
+    } else if (!skip && row.turn + 1 == p->code.chunks) {
         p->done[p->n_done++ % DONE_KEPT] = (struct parity_done){row.position.step, digest};
     }
 }
@@ -235,11 +240,17 @@ const struct parity_code *ckpt_parity_code(const struct ckpt_parity *p)
     return &p->code;
 }
 
-/* Fresh sums for a chunk. */
-static int begin_chunk(struct ckpt_parity *p, int64_t chunk, struct err *err)
+int64_t ckpt_parity_late(const struct ckpt_parity *p)
 {
-    p->row.chunk = chunk;
-    p->row.sums = calloc((size_t)p->code.keeps, (size_t)parity_chunk_bytes(&p->code, chunk));
+    return p->late;
+}
+
+/* Fresh sums for the chunk of a turn. */
+static int begin_chunk(struct ckpt_parity *p, int64_t turn, struct err *err)
+{
+    p->row.turn = turn;
+    p->row.chunk = parity_chunk(&p->code, p->late, turn);
+    p->row.sums = calloc((size_t)p->code.keeps, (size_t)parity_chunk_bytes(&p->code, p->row.chunk));
     p->given = 0;
     memset(p->from, 0, sizeof p->from);
     return p->row.sums ? 0 : err_set(err, "no memory for a chunk of parity");
@@ -307,7 +318,7 @@ int ckpt_parity_next(struct ckpt_parity *p, struct err *err)
         return err_set(err, "checkpoint folder %s has not taken a chunk of parity for %d s", p->dir,
                        NEXT_WAIT_MS / 1000);
     p->row.sums = NULL;
-    return p->row.chunk + 1 < p->code.chunks ? begin_chunk(p, p->row.chunk + 1, err) : 0;
+    return p->row.turn + 1 < p->code.chunks ? begin_chunk(p, p->row.turn + 1, err) : 0;
 }
 
 int ckpt_parity_finished(struct ckpt_parity *p, int64_t *step, struct err *err)
@@ -441,6 +452,7 @@ static int prepare(struct ckpt_parity *p, const struct ckpt_parity_options *o, s
     strcpy(p->run, o->run_id);
     if (make_layout(o, &p->code, &p->layout, err))
         return -1;
+    p->late = parity_late(&p->code, o->header_bytes);
     p->about[PARITY_ABOUT_MEMBERS] = o->members;
     p->about[PARITY_ABOUT_KEEPS] = o->keeps;
     p->about[PARITY_ABOUT_MEMBER] = o->member;

@@ -24,7 +24,8 @@ static bool has_key(const struct ckpt_key *keys, int n, const struct ckpt_key *k
 
 const char *prune_decide(const struct prune_view *v, int keep, const struct ckpt_name *name)
 {
-    if (name->kind == NAME_PART || name->kind == NAME_PARITY_PART || name->kind == NAME_RESERVE)
+    if (name->kind == NAME_PART || name->kind == NAME_COPY_PART || name->kind == NAME_PARITY_PART ||
+        name->kind == NAME_RESERVE)
         return half_made;
     if (!name_complete(name->kind) || v->n_good < 2)
         return NULL;

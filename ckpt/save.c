@@ -1,7 +1,8 @@
 /* save.c - the state into the copy buffer, behind the caller's back.
  *
  * A save begins with a wish and ends with a join; in between the writer's thread brings tensor
- * after tensor into the buffer, as soon as the write before has let go of it. Who joins takes the
+ * after tensor into the buffer, as soon as the write before, and who sends it elsewhere (image.h),
+ * have let go of it. Who joins takes the
  * tensors that are left: so a caller that comes early is held no longer than it would take to copy
  * them itself, however little of a core the writer gets. The last one out hands the buffer to the
  * writer. */
@@ -14,7 +15,7 @@
 
 bool save_can_copy(const struct ckpt *c)
 {
-    return c->copy_wanted && !c->write_wanted && c->copy_next < c->layout.n;
+    return c->copy_wanted && !c->write_wanted && !c->shown && c->copy_next < c->layout.n;
 }
 
 static int copy_tensor(struct ckpt *c, int i, struct err *err)

@@ -199,7 +199,7 @@ static bool room_for_others(struct ckpt *c)
     for (int i = 0; i < list.n; i++) {
         const struct ckpt_name *name = &list.entries[i].name;
         writers += (name->kind == NAME_RESERVE || name->kind == NAME_PART) &&
-                   name->rank != c->ward && !engine_compare(c, &name->key);
+                   !engine_compare(c, &name->key);
     }
     folder_list_free(&list);
     return sys_has_room(c->hook, c->dirfd, each * (writers > 1 ? writers : 1));
@@ -261,6 +261,8 @@ static void write_wanted(struct ckpt *c)
     int rc = c->io.flush ? c->io.flush(c->io.arg, &err) : 0;
     pthread_mutex_lock(&c->lock);
     c->flushing = false;
+    if (!rc && copied)
+        image_show(c);
     pthread_cond_broadcast(&c->from_writer);
     pthread_mutex_unlock(&c->lock);
     if (!rc && copied) {

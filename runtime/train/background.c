@@ -33,15 +33,17 @@ int background_thread(pthread_t *thread, void *(*run)(void *arg), void *arg, con
 static void work(struct background *b)
 {
     struct err err;
+    int64_t start_ns = clock_ns();
     pthread_mutex_unlock(&b->lock);
     int rc = b->work(b, b->arg, &err);
     bool lost = rc && comm_failed(b->comm);
     if (rc && !lost)
         comm_abort(b->comm, err.text);
     pthread_mutex_lock(&b->lock);
-    b->wanted = false;
-    atomic_store(&b->ns, clock_ns() - b->start_ns);
+    b->wanted--;
+    atomic_store(&b->ns, clock_ns() - start_ns);
     if (rc) {
+        b->wanted = 0;
         b->failed = true;
         atomic_store(&b->lost_peers, lost);
         b->failure = err;
@@ -102,12 +104,8 @@ int background_begin(struct background *b, struct err *err)
 {
     pthread_mutex_lock(&b->lock);
     int rv = check(b, err);
-    if (!rv && b->wanted)
-        rv = err_set(err, "the piece of work before is not over");
-    if (!rv) {
-        b->wanted = true;
-        b->start_ns = clock_ns();
-    }
+    if (!rv)
+        b->wanted++;
     pthread_mutex_unlock(&b->lock);
     pthread_cond_signal(&b->to_thread); /* free to go: it needs the lock at once */
     return rv;
@@ -167,6 +165,7 @@ void background_close(struct background *b, bool orderly, int64_t patience_ms)
             wait_over(b, patience_ms);
         bool busy = b->wanted;
         b->stop = true;
+        b->wanted = busy; /* what has not begun never will */
         pthread_mutex_unlock(&b->lock);
         pthread_cond_signal(&b->to_thread);
         if (busy)

@@ -1,11 +1,11 @@
-/* background.h - a thread that does one piece of work at a time while training goes on, with a comm
- * of its own.
+/* background.h - a thread that does one piece of work after the other while training goes on, with
+ * a comm of its own.
  *
- * The caller's thread begins a piece, asks now and then how it went, and waits for it where it
- * must. Work that talks to other ranks is begun by all of them, in the same order, though not at
- * the same moment: who comes first waits, in this thread, and its training goes on. A failure is
- * final: nothing can be begun after it, every question hears its text, and the comm is aborted, so
- * that the ranks that wait for this one hear of it, too. */
+ * Others begin a piece, ask now and then how it went, and wait for all where they must. Work that
+ * talks to other ranks is begun by all of them, in the same order, though not at the same moment:
+ * who comes first waits, in this thread, and its training goes on. A failure is final: nothing can
+ * be begun after it, what was begun before is not done, every question hears its text, and the comm
+ * is aborted, so that the ranks that wait for this one hear of it, too. */
 #ifndef GTRAIN_BACKGROUND_H
 #define GTRAIN_BACKGROUND_H
 
@@ -32,9 +32,8 @@ struct background {
     atomic_bool lost_peers; /* it failed, for the comm had */
     atomic_llong ns;        /* how long the newest piece took that is over */
     /* Under lock. */
-    bool wanted; /* from the begin until the work is over, or has failed */
+    int wanted; /* pieces that were begun and are not over; 0 where one has failed */
     bool stop, failed;
-    int64_t start_ns; /* of the newest piece */
     struct err failure;
 };
 
@@ -43,7 +42,7 @@ int background_open(struct background *b, struct comm *comm,
                     int (*work)(struct background *b, void *arg, struct err *err), void *arg,
                     struct err *err);
 
-/* Nothing may be under way. What the work reads must stay as it is until it is over. */
+/* One piece more, after those that are under way; in any thread. */
 int background_begin(struct background *b, struct err *err);
 
 /* The work says that it got on. In its thread. */

@@ -5,16 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "crc.h"
 #include "train/partner.h"
 
 enum { ENCODE_TAG = 2 };
+enum {
+    WORDS_A_TIMEOUT = 4
+}; /* how often a member says that it is there, in its others' patience */
 
 /* ---- who is in a group with whom ---- */
 
 struct seat {
     struct partner_seat where;
-    int64_t file_bytes;
+    int64_t file_bytes, header_bytes;
 };
 
 static int refuse(const struct plan *plan, int nodes, struct err *err)
@@ -43,6 +47,8 @@ static void take_group(struct encode *p, const struct seat *seats, const struct 
         if (groups[r].group == own->group) {
             p->ranks[groups[r].member] = r;
             p->bytes[groups[r].member] = seats[r].file_bytes;
+            if (seats[r].header_bytes > p->header_bytes)
+                p->header_bytes = seats[r].header_bytes;
         }
 }
 
@@ -82,19 +88,23 @@ static struct ckpt_parity_options options_of(const struct encode *p, const char 
                                         .members = p->members,
                                         .keeps = p->keeps,
                                         .member = p->member,
-                                        .file_bytes = p->bytes};
+                                        .file_bytes = p->bytes,
+                                        .header_bytes = p->header_bytes};
 }
 
 int encode_find(struct encode *p, struct comm *comm, const struct mesh *mesh,
                 const struct train_identity *identity, const struct plan *plan, int64_t file_bytes,
-                struct err *err)
+                int64_t header_bytes, struct err *err)
 {
     int world = mesh->world;
     struct seat mine, *seats = calloc((size_t)world, sizeof *seats);
-    *p = (struct encode){.identity = identity, .keeps = plan->checkpoint.group_parities};
+    *p = (struct encode){.identity = identity,
+                         .keeps = plan->checkpoint.group_parities,
+                         .word_ms = plan->resilience.comm_timeout_ms / WORDS_A_TIMEOUT};
     memset(&mine, 0, sizeof mine); /* it travels whole */
     partner_sit(identity, &mine.where);
     mine.file_bytes = file_bytes;
+    mine.header_bytes = header_bytes;
     int rv = seats ? comm_host_all_gather(comm, &mesh->all, &mine, sizeof mine, seats, err)
                    : err_set(err, "no memory to choose groups");
     if (!rv)
@@ -109,13 +119,17 @@ int encode_find(struct encode *p, struct comm *comm, const struct mesh *mesh,
 
 /* ---- messages ---- */
 
-/* In front of the chunks. */
+/* In front of the chunks; alone where a member says whether its file is durable. */
 struct head {
     uint32_t epoch, generation;
-    int32_t rank; /* whose file */
-    uint32_t crc; /* of the chunks */
-    int64_t step, chunk, n;
+    int32_t rank;    /* whose file */
+    uint32_t chunks; /* that follow; or is it durable? */
+    int64_t step;
+    int64_t chunk; /* of the segments; WORD: it is such a word */
+    uint32_t crc[PARITY_KEEPS_MAX];
 };
+
+enum { WORD = -1 };
 
 int encode_open(struct encode *p, const char *dir, uint64_t plan_hash, struct err *err)
 {
@@ -139,25 +153,38 @@ int encode_peers(const struct encode *p, int to[PARITY_MEMBERS_MAX], int from[PA
     return p->members - 1;
 }
 
-int encode_begin(struct encode *p, struct ckpt *own, const struct ckpt_position *position,
-                 struct err *err)
+static struct head head_of(const struct encode *p, int64_t chunk)
 {
-    struct ckpt_place place;
-    if (ckpt_own_file(own, position->step, &place, err))
-        return -1;
-    int rv = place.bytes == p->bytes[p->member]
-                 ? 0
-                 : err_set(err, "%s has not the length that its group was told", place.path);
-    if (!rv)
-        rv = parity_source_open(&p->source, &place, ckpt_parity_code(p->writer), p->member, false,
-                                err);
-    free(place.node);
-    free(place.path);
-    if (rv)
-        return -1;
-    p->step = position->step;
-    p->chunk = 0;
-    return ckpt_parity_begin(p->writer, position, err);
+    return (struct head){.epoch = p->identity->epoch,
+                         .generation = p->identity->generation,
+                         .rank = p->identity->rank,
+                         .step = p->step,
+                         .chunk = chunk};
+}
+
+static int check_head(const struct encode *p, const struct head *h, int source, int64_t chunk,
+                      struct err *err)
+{
+    const struct train_identity *id = p->identity;
+    if (h->epoch == id->epoch && h->generation == id->generation && h->rank == p->ranks[source] &&
+        h->step == p->step && h->chunk == chunk)
+        return 0;
+    return err_set(err,
+                   "a chunk of rank %d's checkpoint of epoch %u, generation %u, step %lld came "
+                   "for parity, but rank %d's of %u, %u, %lld is expected",
+                   h->rank, h->epoch, h->generation, (long long)h->step, p->ranks[source],
+                   id->epoch, id->generation, (long long)p->step);
+}
+
+/* The peers of a turn. */
+static int holder_of(const struct encode *p, int turn)
+{
+    return (p->member - turn + p->members) % p->members;
+}
+
+static int source_of(const struct encode *p, int turn)
+{
+    return (p->member + turn) % p->members;
 }
 
 /* This member's chunks for a holder, behind the head in p->out; *n their bytes. */
@@ -165,40 +192,33 @@ static int fill_message(struct encode *p, int holder, size_t *n, struct err *err
 {
     const struct parity_code *code = ckpt_parity_code(p->writer);
     unsigned char *to = p->out + sizeof(struct head);
+    struct head head = head_of(p, p->chunk);
     *n = 0;
     for (int k = 0; k < p->keeps; k++) {
         int segment = parity_wants(code, holder, k, p->member);
         if (segment < 0)
             continue;
-        if (parity_source_read(p->source, segment, p->chunk, to + *n, err))
+        if (parity_image_read(p->source, segment, p->chunk, to + *n, &head.crc[head.chunks++], err))
             return -1;
         *n += (size_t)parity_chunk_bytes(code, p->chunk);
     }
-    struct head head = {.epoch = p->identity->epoch,
-                        .generation = p->identity->generation,
-                        .rank = p->identity->rank,
-                        .crc = crc32c(0, to, *n),
-                        .step = p->step,
-                        .chunk = p->chunk,
-                        .n = (int64_t)*n};
     memcpy(p->out, &head, sizeof head);
     return 0;
 }
 
 static int check_message(const struct encode *p, int source, size_t n, struct err *err)
 {
-    const struct train_identity *id = p->identity;
     struct head h;
+    size_t each = (size_t)parity_chunk_bytes(ckpt_parity_code(p->writer), p->chunk);
     memcpy(&h, p->in, sizeof h);
-    if (h.epoch != id->epoch || h.generation != id->generation || h.rank != p->ranks[source] ||
-        h.step != p->step || h.chunk != p->chunk || h.n != (int64_t)n)
-        return err_set(err,
-                       "a chunk of rank %d's checkpoint of epoch %u, generation %u, step %lld came "
-                       "for parity, but rank %d's of %u, %u, %lld is expected",
-                       h.rank, h.epoch, h.generation, (long long)h.step, p->ranks[source],
-                       id->epoch, id->generation, (long long)p->step);
-    if (h.crc != crc32c(0, p->in + sizeof h, n))
-        return err_set(err, "a chunk of rank %d's checkpoint came damaged", h.rank);
+    if (check_head(p, &h, source, p->chunk, err))
+        return -1;
+    if (h.chunks != n / each)
+        return err_set(err, "rank %d sends %u chunks for parity, but %zu are expected", h.rank,
+                       h.chunks, n / each);
+    for (uint32_t i = 0; i < h.chunks; i++)
+        if (h.crc[i] != crc32c(0, p->in + sizeof h + i * each, each))
+            return err_set(err, "a chunk of rank %d's checkpoint came damaged", h.rank);
     return 0;
 }
 
@@ -206,8 +226,7 @@ static int check_message(const struct encode *p, int source, size_t n, struct er
  * away. */
 static int exchange(struct encode *p, struct comm *comm, int turn, struct err *err)
 {
-    int holder = (p->member - turn + p->members) % p->members;
-    int source = (p->member + turn) % p->members;
+    int holder = holder_of(p, turn), source = source_of(p, turn);
     size_t n;
     if (fill_message(p, holder, &n, err) ||
         comm_host_exchange(comm, p->out, sizeof(struct head) + n, p->ranks[holder], p->in,
@@ -218,25 +237,87 @@ static int exchange(struct encode *p, struct comm *comm, int turn, struct err *e
     return 0;
 }
 
-int encode_run(struct encode *p, struct background *b, struct err *err)
+static int all_turns(struct encode *p, struct background *b, struct err *err)
 {
-    for (int64_t chunks = ckpt_parity_code(p->writer)->chunks; p->chunk < chunks; p->chunk++) {
-        for (int turn = 1; turn < p->members; turn++) {
-            if (exchange(p, b->comm, turn, err))
-                return -1;
-            background_moved(b);
-        }
-        if (ckpt_parity_next(p->writer, err))
+    for (int turn = 1; turn < p->members; turn++) {
+        if (exchange(p, b->comm, turn, err))
+            return -1;
+        background_moved(b);
+    }
+    return ckpt_parity_next(p->writer, err);
+}
+
+/* All members tell each other whether their files are durable. *all: they are. The same on all. */
+static int swap_words(struct encode *p, struct background *b, bool durable, bool *all,
+                      struct err *err)
+{
+    struct head out = head_of(p, WORD), in;
+    out.chunks = durable;
+    *all = durable;
+    for (int turn = 1; turn < p->members; turn++) {
+        int source = source_of(p, turn);
+        if (comm_host_exchange(b->comm, &out, sizeof out, p->ranks[holder_of(p, turn)], &in,
+                               sizeof in, p->ranks[source], ENCODE_TAG, err) ||
+            check_head(p, &in, source, WORD, err))
+            return -1;
+        *all = *all && in.chunks;
+    }
+    background_moved(b);
+    return 0;
+}
+
+/* Until all members' files are durable. */
+static int seal(struct encode *p, struct ckpt *own, struct background *b, struct err *err)
+{
+    bool sealed = false, all = false;
+    while (!all) {
+        uint32_t digest;
+        int durable = ckpt_image_wait(own, clock_ms() + p->word_ms, &digest, err);
+        if (durable < 0 || (durable && !sealed && parity_image_seal(p->source, digest, err)))
+            return -1;
+        sealed = durable;
+        if (swap_words(p, b, sealed, &all, err))
             return -1;
     }
-    parity_source_close(p->source);
-    p->source = NULL;
     return 0;
+}
+
+static int begin(struct encode *p, const struct ckpt_image *image, struct err *err)
+{
+    if (image->total != p->bytes[p->member])
+        return err_set(err, "a file of %lld bytes, but its group was told of %lld",
+                       (long long)image->total, (long long)p->bytes[p->member]);
+    p->step = image->position.step;
+    if (parity_image_open(&p->source, image, ckpt_parity_code(p->writer),
+                          ckpt_parity_late(p->writer), err))
+        return -1;
+    return ckpt_parity_begin(p->writer, &image->position, err);
+}
+
+static int run(struct encode *p, struct ckpt *own, struct background *b, struct err *err)
+{
+    const struct parity_code *code = ckpt_parity_code(p->writer);
+    int64_t late = ckpt_parity_late(p->writer);
+    for (int64_t turn = 0; turn < code->chunks; turn++) {
+        p->chunk = parity_chunk(code, late, turn);
+        if ((turn == code->chunks - late && seal(p, own, b, err)) || all_turns(p, b, err))
+            return -1;
+    }
+    return 0;
+}
+
+int encode_run(struct encode *p, struct ckpt *own, const struct ckpt_image *image,
+               struct background *b, struct err *err)
+{
+    int rv = begin(p, image, err) || run(p, own, b, err) ? -1 : 0;
+    parity_image_close(p->source);
+    p->source = NULL;
+    return rv;
 }
 
 void encode_close(struct encode *p)
 {
-    parity_source_close(p->source);
+    parity_image_close(p->source);
     ckpt_parity_close(p->writer);
     free(p->out);
     free(p->in);

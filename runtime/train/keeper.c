@@ -102,8 +102,6 @@ int keeper_open(struct keeper *keeper, const struct plan *plan,
                               .shared = {.flight = -1, .copied = -1, .told = -1},
                               .restoring = true,
                               .partner = {.to = -1, .from = -1},
-                              .carried = -1,
-                              .written = -1,
                               .damaged_file = -1,
                               .troubled = -1,
                               .committed = -1,
@@ -129,7 +127,8 @@ static int open_files(struct keeper *keeper, struct err *err)
         return 0;
     if (!keeper->ckpt && (keeper_drain_see(keeper, err) || open_writer(keeper, err)))
         return -1;
-    if (partner_open(&keeper->partner, keeper->dir, err) ||
+    if (partner_open(&keeper->partner, keeper->dir, keeper->plan->resilience.comm_timeout_ms,
+                     err) ||
         encode_open(&keeper->encode, keeper->dir, plan_hash(keeper->plan), err))
         return -1;
     if (keeper->shared.dir[0] && !keeper->shared.drain && keeper_drain_open(keeper, err))
@@ -168,7 +167,6 @@ int keeper_finished(struct keeper *keeper, int64_t *step, struct err *err)
     *step = -1;
     if (keeper->ckpt && ckpt_finished(keeper->ckpt, step, err))
         return -1;
-    keeper->written = *step;
     if (keeper->carrier.comm && background_check(&keeper->carrier, err))
         return err_prefix(err, "carrying a checkpoint to other nodes");
     if (keeper->encode.writer) {
@@ -237,7 +235,7 @@ static int64_t oldest_ahead(const struct keeper *keeper)
     return keeper->ckpt && step > keeper->committed ? step : -1;
 }
 
-/* For the file that is being written, and what is made of it on other nodes. */
+/* For the files that are being written, and what is made of them on other nodes. */
 static int wait_files(struct keeper *keeper, struct err *err)
 {
     int64_t patience_ms = keeper->plan->resilience.comm_timeout_ms;
@@ -262,9 +260,7 @@ static int commit_oldest(struct keeper *keeper, int64_t *committed, struct err *
     bool done;
     if (target < 0)
         return 0;
-    /* First what all ranks do together: who waited for another in it, while that one waits in the
-     * commit for us, would wait for ever. */
-    if (keeper_redundancy_settle(keeper, err) || keeper_finished(keeper, &step, err) ||
+    if (keeper_finished(keeper, &step, err) ||
         (step < target && (wait_files(keeper, err) || keeper_finished(keeper, &step, err))))
         return -1;
     if (step < target)
@@ -318,8 +314,6 @@ void keeper_close(struct keeper *keeper, bool orderly)
     free(keeper->names);
     *keeper = (struct keeper){.shared = {.flight = -1, .copied = -1, .told = -1},
                               .partner = {.to = -1, .from = -1},
-                              .carried = -1,
-                              .written = -1,
                               .damaged_file = -1,
                               .troubled = -1,
                               .committed = -1,

@@ -81,7 +81,7 @@ struct keeper {
     struct encode encode;      /* parity in groups; likewise */
     struct side side;          /* for whichever the plan asks for, until `carrier` has it */
     struct background carrier; /* runs it; open from keeper_redundancy_start on */
-    int64_t carried;           /* newest step that it has begun with, -1: none */
+    struct ckpt_image image;   /* that it is to carry next */
     struct reshard reshard; /* who has what of the decision; open from keeper_find to keeper_move */
     bool damaged;           /* a file was found to be, by keeper_restore or keeper_move, */
     int damaged_file;       /* of this number in the decision; -1: not known */
@@ -94,7 +94,6 @@ struct keeper {
     int64_t committed; /* newest committed step, -1: none */
     int64_t trial_commits[CKPT_TRIAL_STEPS]; /* the first after a restore, while it is on trial */
     int n_trial_commits;
-    int64_t written; /* newest step whose own file is durable, as keeper_finished has seen it */
     int64_t saved;   /* newest step that was handed to the writer, or restored, -1: none */
     bool saved_here; /* it was the former */
     int64_t saves[KEEPER_SAVES]; /* steps handed to the writer; number n stands at n modulo that */
@@ -149,8 +148,8 @@ int keeper_mark_damaged(struct keeper *keeper, int file, struct err *err);
  * rebuilt; or an older checkpoint taken. All ranks call, and get the same answer. */
 bool keeper_step_back(struct keeper *keeper);
 
-/* After keeper_adopt, all ranks call: ready to carry files to other nodes, where the plan asks for
- * it. */
+/* After keeper_adopt, all ranks call: from now on files are carried to other nodes, where the plan
+ * asks for it. */
 int keeper_redundancy_start(struct keeper *keeper, struct err *err);
 
 /* Before a save: the files that wait for their commit would be more than there was room for at the
@@ -163,22 +162,18 @@ bool keeper_full(const struct keeper *keeper, int64_t collected);
 int keeper_make_room(struct keeper *keeper, int64_t *committed, struct err *err);
 
 /* The state after `step` steps, as the stream makes it: begin to copy it, in the background. It
- * must not be changed before the join. Does not wait, but where files are carried to other nodes
- * for the one before to have got there. */
+ * must not be changed before the join. Does not wait. */
 int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err);
 
 /* What comes on `stream` may change the state. stall_ns: how long this rank was held by it, by
- * the begin and by making room; 0 where nothing was begun since. */
+ * the begin and by making room; 0 where nothing was begun since. The copy waits until the file
+ * before is written and has been sent. */
 int keeper_save_join(struct keeper *keeper, struct kstream *stream, int64_t *stall_ns,
                      struct err *err);
 
 /* What the newest checkpoint has cost this rank, in seconds: held it, and took until it was
  * durable, here and on other nodes; 0: not known. */
 void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s);
-
-/* All ranks call with the newest step whose files are durable on all: they begin their way to other
- * nodes. No network. */
-int keeper_written(struct keeper *keeper, int64_t step, struct err *err);
 
 /* Copies of what was restored may be lost with a node. */
 bool keeper_degraded(const struct keeper *keeper);
@@ -244,7 +239,8 @@ char *keeper_claim(struct keeper *keeper, int64_t step, struct err *err);
 int keeper_rebuild(struct keeper *keeper, struct err *err);
 
 const struct ckpt_decision *keeper_on_disk(const struct keeper *keeper);
-/* The file saved last is durable here and has got where the plan wants it. All ranks call. */
+/* Whatever is on its way to other nodes has been sent, and what comes from there has come: all
+ * ranks must have begun to save as much. */
 int keeper_redundancy_settle(struct keeper *keeper, struct err *err);
 void keeper_redundancy_close(struct keeper *keeper, bool orderly);
 struct ckpt_io keeper_io(struct keeper *keeper);

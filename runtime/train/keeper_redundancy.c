@@ -20,19 +20,33 @@ int keeper_encode_find(struct keeper *keeper, struct err *err)
         return 0;
     if (layout_make(&layout, keeper->tensors, keeper->n_tensors, err))
         return -1;
-    int64_t bytes = layout.header_bytes + layout.data_bytes;
+    int64_t header_bytes = layout.header_bytes, bytes = header_bytes + layout.data_bytes;
     layout_free(&layout);
     return encode_find(&keeper->encode, keeper->comm, keeper->mesh, keeper->identity, keeper->plan,
-                       bytes, err);
+                       bytes, header_bytes, err);
 }
 
 /* In the carrier's thread. */
 static int carry(struct background *carrier, void *arg, struct err *err)
 {
     struct keeper *keeper = arg;
-    if (keeper->encode.writer)
-        return encode_run(&keeper->encode, carrier, err);
-    return partner_run(&keeper->partner, carrier, err);
+    struct ckpt_image image = keeper->image;
+    int rv = keeper->encode.writer
+                 ? encode_run(&keeper->encode, keeper->ckpt, &image, carrier, err)
+                 : partner_run(&keeper->partner, keeper->ckpt, &image, carrier, err);
+    if (rv)
+        ckpt_image_share(keeper->ckpt, NULL, NULL); /* nobody will carry the next */
+    ckpt_image_release(keeper->ckpt);
+    return rv;
+}
+
+/* In the writer's thread. The image before has been released, so it is not looked at any more. */
+static bool on_image(void *arg, const struct ckpt_image *image)
+{
+    struct keeper *keeper = arg;
+    struct err told_elsewhere; /* keeper_finished asks the carrier */
+    keeper->image = *image;
+    return !background_begin(&keeper->carrier, &told_elsewhere);
 }
 
 int keeper_redundancy_start(struct keeper *keeper, struct err *err)
@@ -47,34 +61,17 @@ int keeper_redundancy_start(struct keeper *keeper, struct err *err)
     if (!keeper->side.comm)
         return err_set(err, "checkpoint.redundancy needs a comm of its own, and there is none");
     if (side_connect(&keeper->side, keeper->comm, to, from, n,
-                     keeper->plan->resilience.comm_timeout_ms, err))
+                     keeper->plan->resilience.comm_timeout_ms, err) ||
+        background_open(&keeper->carrier, side_take(&keeper->side), carry, keeper, err))
         return -1;
-    return background_open(&keeper->carrier, side_take(&keeper->side), carry, keeper, err);
-}
-
-/* No network: the others begin at the same step. */
-int keeper_written(struct keeper *keeper, int64_t step, struct err *err)
-{
-    struct ckpt_position position = {.step = step,
-                                     .samples = step * keeper->plan->training.global_batch};
-    if (!keeper->carrier.comm || step <= keeper->carried)
-        return 0;
-    if (keeper->encode.writer ? encode_begin(&keeper->encode, keeper->ckpt, &position, err)
-                              : partner_begin(&keeper->partner, keeper->ckpt, step, err))
-        return -1;
-    keeper->carried = step;
-    return background_begin(&keeper->carrier, err);
+    ckpt_image_share(keeper->ckpt, on_image, keeper);
+    return 0;
 }
 
 int keeper_redundancy_settle(struct keeper *keeper, struct err *err)
 {
-    int64_t patience_ms = keeper->plan->resilience.comm_timeout_ms, step;
-    if (!keeper->carrier.comm || !keeper->saved_here)
-        return 0;
-    if (ckpt_wait(keeper->ckpt, clock_ms() + patience_ms, err) ||
-        ckpt_finished(keeper->ckpt, &step, err) || keeper_written(keeper, keeper->saved, err))
-        return -1;
-    if (background_wait(&keeper->carrier, patience_ms, err))
+    int64_t patience_ms = keeper->plan->resilience.comm_timeout_ms;
+    if (keeper->carrier.comm && background_wait(&keeper->carrier, patience_ms, err))
         return err_prefix(err, "carrying a checkpoint to other nodes");
     return 0;
 }
@@ -82,7 +79,11 @@ int keeper_redundancy_settle(struct keeper *keeper, struct err *err)
 void keeper_redundancy_close(struct keeper *keeper, bool orderly)
 {
     int64_t patience_ms = keeper->plan ? keeper->plan->resilience.comm_timeout_ms : 0;
+    if (keeper->ckpt)
+        ckpt_image_share(keeper->ckpt, NULL, NULL);
     background_close(&keeper->carrier, orderly, patience_ms);
+    if (keeper->ckpt) /* of a piece that was begun too late */
+        ckpt_image_release(keeper->ckpt);
     side_close(&keeper->side);
     partner_close(&keeper->partner);
     encode_close(&keeper->encode);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <string.h>
 
 static struct kbuf part_buffer(const struct keeper *keeper, int index)
@@ -75,10 +76,6 @@ int keeper_save_begin(struct keeper *keeper, int64_t step, struct err *err)
 {
     struct ckpt_position position = {.step = step,
                                      .samples = step * keeper->plan->training.global_batch};
-    int64_t start = clock_ns();
-    if (keeper_redundancy_settle(keeper, err))
-        return -1;
-    keeper->settle_ns += clock_ns() - start;
     if (keeper->restoring) /* else the writer may be about to flush the one before, and reads it */
         keeper->restoring = false;
     keeper->saving = true;
@@ -110,6 +107,6 @@ void keeper_cost(const struct keeper *keeper, double *stall_s, double *write_s)
 {
     *stall_s = (double)keeper->stall_ns * 1e-9;
     *write_s = keeper->ckpt ? (double)ckpt_write_ns(keeper->ckpt) * 1e-9 : 0;
-    if (*write_s > 0 && keeper->carrier.comm)
-        *write_s += (double)background_ns(&keeper->carrier) * 1e-9;
+    if (*write_s > 0 && keeper->carrier.comm) /* at the same time, and a little longer */
+        *write_s = fmax(*write_s, (double)background_ns(&keeper->carrier) * 1e-9);
 }

@@ -4,6 +4,7 @@
  * nodes it has. */
 #include "train/keeper.h"
 
+#include "base/clock.h"
 #include "drain.h"
 
 #include <stdlib.h>
@@ -44,7 +45,9 @@ int keeper_mark(struct keeper *keeper, const struct ckpt_mark *marks, int n, boo
 static int quiesce(struct keeper *keeper, struct err *err)
 {
     int64_t stall_ns;
+    int64_t deadline = clock_ms() + keeper->plan->resilience.comm_timeout_ms;
     if (keeper_save_join(keeper, keeper->stream, &stall_ns, err) ||
+        (keeper->ckpt && ckpt_wait(keeper->ckpt, deadline, err)) ||
         keeper_redundancy_settle(keeper, err))
         return -1;
     ckpt_drain_close(keeper->shared.drain);

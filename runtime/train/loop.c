@@ -172,8 +172,7 @@ static enum train_end finish(struct loop *l, struct err *err)
     int64_t number = l->finished;
     struct step_result result;
     struct metrics_step line;
-    if (step_collect(&l->trainer.step, number, &result, err) ||
-        keeper_written(&l->keeper, result.written, err))
+    if (step_collect(&l->trainer.step, number, &result, err))
         return TRAIN_FAILED;
     if (!isfinite(result.loss) || !isfinite(result.norm))
         return not_finite(l, number + 1, &result, err);
@@ -233,7 +232,6 @@ static int submit(struct loop *l, struct err *err)
                              .stop = hooks->stop_asked && hooks->stop_asked(hooks->arg)};
     if (keeper_finished(&l->keeper, &word.finished, err))
         return err_prefix(err, "writing a checkpoint");
-    word.written = l->keeper.written;
     keeper_cost(&l->keeper, &word.stall_s, &word.write_s);
     word.every = pace_word(&l->pace);
     word.snapshot_s = keeper_memory_cost(&l->keeper);
@@ -330,7 +328,7 @@ enum train_end train_run(const struct train_options *options, enum train_whose *
     struct loop l = {.options = options, .plan = options->plan};
     l.keeper.memory.side = options->mirror;
     l.keeper.side = options->carrier;
-    l.keeper.committed = l.keeper.saved = l.keeper.written = -1;
+    l.keeper.committed = l.keeper.saved = -1;
     l.keeper.shared.flight = -1;
     enum train_end end = loop_open(&l, err);
     if (end == TRAIN_DONE)

@@ -8,7 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 enum { PARTNER_TAG = 1 };
+enum { WORDS_A_TIMEOUT = 4 }; /* how often a rank says that it is there, in the other's patience */
 enum { PARTNER_PIECE_BYTES = 4 * 1024 * 1024 }; /* of one message: bounds both sides' memory */
 
 /* ---- who is whose ---- */
@@ -103,8 +106,9 @@ int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
     return rv;
 }
 
-int partner_open(struct partner *p, const char *dir, struct err *err)
+int partner_open(struct partner *p, const char *dir, int64_t comm_timeout_ms, struct err *err)
 {
+    p->word_ms = comm_timeout_ms / WORDS_A_TIMEOUT;
     if (p->from < 0 || p->copy)
         return 0;
     struct ckpt_copy_options options = {.dir = dir,
@@ -120,100 +124,134 @@ int partner_open(struct partner *p, const char *dir, struct err *err)
 /* In front of each piece. */
 struct head {
     uint32_t epoch, generation;
-    int32_t rank; /* whose file */
-    uint32_t digest;
-    int64_t step, total, at, n;
+    int32_t rank;    /* whose file */
+    uint32_t digest; /* once it is durable */
+    int64_t step, header, total, at, n;
 };
 
-static void drop_place(struct partner *p)
+/* One way: where it is. */
+struct way {
+    int peer;     /* -1: it is over, or was none */
+    int64_t next; /* byte of the file */
+};
+
+struct swap {
+    struct partner *p;
+    struct ckpt *own;
+    const struct ckpt_image *image;
+    struct way out, in; /* to the partner; from the ward */
+    uint32_t digest;
+    bool durable;
+};
+
+/* Is the file durable, if that is what the next piece waits for? */
+static int hear_disk(struct swap *s, struct err *err)
 {
-    free(p->place.node);
-    free(p->place.path);
-    p->place = (struct ckpt_place){0};
+    /* the ward is not to wait for this rank's disk while it has something to send */
+    int64_t wait_ms = s->in.peer >= 0 && s->in.next > 0 ? 0 : s->p->word_ms;
+    if (s->durable || s->out.peer < 0 || s->out.next >= s->image->header_bytes)
+        return 0;
+    int rc = ckpt_image_wait(s->own, clock_ms() + wait_ms, &s->digest, err);
+    s->durable = rc > 0;
+    return rc < 0 ? -1 : 0;
 }
 
-int partner_begin(struct partner *p, struct ckpt *own, int64_t step, struct err *err)
+/* What goes next: nothing where that is over, or has to wait. */
+static int next_head(struct swap *s, struct head *head, struct err *err)
 {
-    drop_place(p);
-    if (ckpt_own_file(own, step, &p->place, err))
+    const struct ckpt_image *f = s->image;
+    const struct train_identity *id = s->p->identity;
+    if (hear_disk(s, err))
         return -1;
-    p->step = step;
-    return p->place.image
-               ? 0
-               : err_set(err, "%s is not in memory any more to be copied", p->place.path);
+    int64_t at = s->out.next, left = ckpt_copy_end(f->header_bytes, f->total, at) - at;
+    if (s->out.peer < 0 || (at < f->header_bytes && !s->durable))
+        left = 0;
+    *head = (struct head){.epoch = id->epoch,
+                          .generation = id->generation,
+                          .rank = id->rank,
+                          .digest = s->digest,
+                          .step = f->position.step,
+                          .header = f->header_bytes,
+                          .total = f->total,
+                          .at = at,
+                          .n = left < PARTNER_PIECE_BYTES ? left : PARTNER_PIECE_BYTES};
+    return 0;
 }
 
-static int64_t piece_of(int64_t left)
+static int check_head(const struct swap *s, const struct head *h, struct err *err)
 {
-    return left < PARTNER_PIECE_BYTES ? left : PARTNER_PIECE_BYTES;
-}
-
-static struct head head_of(const struct partner *p, int64_t at)
-{
-    return (struct head){.epoch = p->identity->epoch,
-                         .generation = p->identity->generation,
-                         .rank = p->identity->rank,
-                         .digest = p->place.digest,
-                         .step = p->step,
-                         .total = p->place.bytes,
-                         .at = at,
-                         .n = piece_of(p->place.bytes - at)};
-}
-
-static int check_head(const struct partner *p, const struct head *h, struct err *err)
-{
-    const struct train_identity *id = p->identity;
-    if (h->epoch == id->epoch && h->generation == id->generation && h->rank == p->from &&
-        h->step == p->step && h->n > 0 && h->n <= PARTNER_PIECE_BYTES)
+    const struct train_identity *id = s->p->identity;
+    int64_t step = s->image->position.step;
+    if (h->epoch == id->epoch && h->generation == id->generation && h->rank == s->p->from &&
+        h->step == step && h->n >= 0 && h->n <= PARTNER_PIECE_BYTES)
         return 0;
     return err_set(
         err,
         "a piece of rank %d's checkpoint of epoch %u, generation %u, step %lld came, but "
         "this is the partner of rank %d in epoch %u, generation %u, step %lld",
-        h->rank, h->epoch, h->generation, (long long)h->step, p->from, id->epoch, id->generation,
-        (long long)p->step);
+        h->rank, h->epoch, h->generation, (long long)h->step, s->p->from, id->epoch, id->generation,
+        (long long)step);
 }
 
-/* One piece each way; to, from -1: not that way. in: its head. */
-static int exchange(struct partner *p, struct comm *comm, int to, int64_t at, int from,
-                    struct head *in, struct err *err)
+/* A piece of the ward's file to the copy's writer. Takes data over. */
+static int put(struct swap *s, const struct head *h, void *data, struct err *err)
 {
-    struct head out = head_of(p, at);
-    const char *bytes = to >= 0 ? (const char *)p->place.image + at : NULL;
-    if (comm_host_exchange(comm, &out, sizeof out, to, in, sizeof *in, from, PARTNER_TAG, err) ||
-        (from >= 0 && check_head(p, in, err)))
+    struct ckpt_copy_piece piece = {.step = h->step,
+                                    .header = h->header,
+                                    .total = h->total,
+                                    .at = h->at,
+                                    .n = h->n,
+                                    .digest = h->digest,
+                                    .data = data};
+    if (ckpt_copy_put(s->p->copy, &piece, err))
         return -1;
-    void *data = from >= 0 ? malloc((size_t)in->n) : NULL;
+    s->in.next = ckpt_copy_next(h->header, h->total, h->at + h->n);
+    if (s->in.next < 0)
+        s->in.peer = -1;
+    return 0;
+}
+
+/* One piece each way, where there is a way. */
+static int exchange(struct swap *s, struct comm *comm, struct err *err)
+{
+    struct head out, in = {0};
+    int to = s->out.peer, from = s->in.peer;
+    if (next_head(s, &out, err) ||
+        comm_host_exchange(comm, &out, sizeof out, to, &in, sizeof in, from, PARTNER_TAG, err) ||
+        (from >= 0 && check_head(s, &in, err)))
+        return -1;
+    to = out.n ? to : -1;
+    from = in.n ? from : -1;
+    void *data = from >= 0 ? malloc((size_t)in.n) : NULL;
     if (from >= 0 && !data)
         return err_set(err, "no memory for a piece of a checkpoint");
-    if (comm_host_exchange(comm, bytes, to >= 0 ? (size_t)out.n : 0, to, data,
-                           from >= 0 ? (size_t)in->n : 0, from, PARTNER_TAG, err)) {
+    if (comm_host_exchange(comm, to >= 0 ? s->image->bytes + out.at : NULL,
+                           to >= 0 ? (size_t)out.n : 0, to, data, from >= 0 ? (size_t)in.n : 0,
+                           from, PARTNER_TAG, err)) {
         free(data);
         return -1;
     }
-    struct ckpt_copy_piece piece = {.step = in->step,
-                                    .total = in->total,
-                                    .at = in->at,
-                                    .n = in->n,
-                                    .digest = in->digest,
-                                    .data = data};
-    return from >= 0 ? ckpt_copy_put(p->copy, &piece, err) : 0;
+    if (to >= 0) {
+        s->out.next = ckpt_copy_next(out.header, out.total, out.at + out.n);
+        if (s->out.next < 0)
+            s->out.peer = -1;
+    }
+    return from >= 0 ? put(s, &in, data, err) : 0;
 }
 
-int partner_run(struct partner *p, struct background *b, struct err *err)
+int partner_run(struct partner *p, struct ckpt *own, const struct ckpt_image *image,
+                struct background *b, struct err *err)
 {
-    int to = p->to, from = p->from;
-    for (int64_t at = 0; to >= 0 || from >= 0; at += PARTNER_PIECE_BYTES) {
-        struct head in;
-        if (exchange(p, b->comm, to, at, from, &in, err))
+    struct swap s = {.p = p,
+                     .own = own,
+                     .image = image,
+                     .out = {.peer = p->to, .next = image->header_bytes},
+                     .in = {.peer = p->from, .next = image->header_bytes}};
+    while (s.out.peer >= 0 || s.in.peer >= 0) {
+        if (exchange(&s, b->comm, err))
             return -1;
         background_moved(b);
-        if (to >= 0 && at + PARTNER_PIECE_BYTES >= p->place.bytes)
-            to = -1;
-        if (from >= 0 && in.at + in.n >= in.total)
-            from = -1;
     }
-    drop_place(p);
     return 0;
 }
 
@@ -221,7 +259,6 @@ void partner_close(struct partner *p)
 {
     if (!p->identity)
         return;
-    drop_place(p);
     ckpt_copy_close(p->copy);
     *p = (struct partner){.to = -1, .from = -1};
 }

@@ -1,22 +1,22 @@
 /* partner.h - a copy of every rank's checkpoint file on another node.
  *
  * Each rank has a partner, who keeps copies of its files, and is itself the partner of one other:
- * its ward. Once the tally has told that every rank's file of a step is durable, all ranks begin,
- * without asking anybody, and training goes on: a thread of each rank (background.h) sends the file
- * piece by piece, as it still stands in the writer's memory, and takes its ward's; another writes
- * that (ckpt/copy.h). Before the next save begins, the copy of the one before has arrived. Every
- * message says whose it is, of which epoch, generation and step, and is refused if that is not what
- * the receiver expects.
+ * its ward. While a rank's file is written, from the moment its data stand in the writer's memory,
+ * a thread of the rank (background.h) sends them piece by piece, and takes its ward's; another
+ * writes those (ckpt/copy.h). The header goes last, when the file is durable: so a copy is complete
+ * only where its original is. Every message says whose it is, of which epoch, generation and step,
+ * and is refused if that is not what the receiver expects.
  *
  * Nobody waits in a circle: piece for piece a rank starts its send and its receive and then waits
  * for both, as in encode.h, and what is said there holds here. Where one file is longer the rest of
- * it goes one way. */
+ * it goes one way. Who has to wait for its disk sends empty pieces meanwhile. */
 #ifndef GTRAIN_PARTNER_H
 #define GTRAIN_PARTNER_H
 
 #include "ckpt.h"
 #include "comm/mesh.h"
 #include "copy.h"
+#include "image.h"
 #include "train/background.h"
 #include "train/identity.h"
 
@@ -55,26 +55,21 @@ struct partner {
     const struct train_identity *identity; /* NULL: not asked for */
     int to, from;                          /* my partner, my ward; -1: none (one node) */
     struct ckpt_copy *copy;                /* of the ward's files */
-
-    /* From partner_begin on the thread's, until partner_run is over. */
-    struct ckpt_place place; /* of this rank's file; path and node are owned */
-    int64_t step;
+    int64_t word_ms;                       /* each hears of the other as often at least */
 };
 
 /* Who is whose partner: all ranks call. */
 int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
                  const struct train_identity *identity, struct err *err);
 
-/* Once the folder is there: ready to take the ward's files. */
-int partner_open(struct partner *p, const char *dir, struct err *err);
+/* Once the folder is there: ready to take the ward's files. comm_timeout_ms: how long the others
+ * wait for this rank. */
+int partner_open(struct partner *p, const char *dir, int64_t comm_timeout_ms, struct err *err);
 
-/* Every rank's file of a step is durable: its turn. own must not save again until partner_run is
- * over. No network. */
-int partner_begin(struct partner *p, struct ckpt *own, int64_t step, struct err *err);
-
-/* After that, in the thread: all of the file goes, and the ward's is with the copy's writer. All
- * ranks call. */
-int partner_run(struct partner *p, struct background *b, struct err *err);
+/* In the thread, of each image that own shows: all of the file goes, and the ward's is with the
+ * copy's writer. All ranks call. The image is the caller's to release. */
+int partner_run(struct partner *p, struct ckpt *own, const struct ckpt_image *image,
+                struct background *b, struct err *err);
 
 void partner_close(struct partner *p);
 

@@ -87,7 +87,6 @@ int step_begin(struct step *s, struct kstream *stream, int64_t number, const str
     h->values[KSTEP_CORRECTION1] = 1 - pow(t->beta1, (double)(number + 1));
     h->values[KSTEP_CORRECTION2] = 1 - pow(t->beta2, (double)(number + 1));
     h->word[STEP_FINISHED] = (double)(word->finished + 1);
-    h->word[STEP_WRITTEN] = (double)(word->written + 1);
     h->word[STEP_COPIED] = (double)word->copied;
     h->word[STEP_STALL] = word->stall_s;
     h->word[STEP_WRITE] = word->write_s;
@@ -254,7 +253,6 @@ int step_collect(struct step *s, int64_t number, struct step_result *out, struct
         .loss = sum / ((double)s->n_samples * (double)s->plan->training.sequence),
         .norm = once[STEP_WORDS - STEP_BY_RANK],
         .finished = (int64_t)least_of(words + STEP_FINISHED * s->world, s->world) - 1,
-        .written = (int64_t)least_of(words + STEP_WRITTEN * s->world, s->world) - 1,
         .stall_s = most_of(words + STEP_STALL * s->world, s->world),
         .write_s = most_of(words + STEP_WRITE * s->world, s->world),
         .snapshot_s = most_of(words + STEP_SNAPSHOT * s->world, s->world),

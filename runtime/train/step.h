@@ -6,8 +6,8 @@
  *
  *   [tensors]       square sum of each tensor's gradient, in the model's order
  *   [global batch]  loss of each sample, in global order
- *   [world]         1 + newest step of which this rank's checkpoint file is durable; 0: none
- *   [world]         likewise, without regard to copies and parity on other nodes
+ *   [world]         1 + newest step of which this rank's checkpoint file is durable, and its share
+ *                   of copies or parity; 0: none
  *   [world]         how this rank's copy to the shared folder stands: 1 + its step when it is
  *                   durable, minus that when it failed, 0 else
  *   [world]         seconds that the newest checkpoint held this rank
@@ -30,7 +30,6 @@
 /* What a rank tells the others: entries of the tally, in this order. */
 enum step_tells {
     STEP_FINISHED,
-    STEP_WRITTEN,
     STEP_COPIED,
     STEP_STALL,
     STEP_WRITE,
@@ -79,7 +78,6 @@ struct step {
 /* What a rank has to tell the others. */
 struct step_word {
     int64_t finished;                    /* newest checkpoint step durable here, -1: none */
-    int64_t written;                     /* likewise of the own file alone */
     int64_t copied;                      /* as in the tally */
     double stall_s, write_s, snapshot_s; /* likewise */
     int64_t every, snapshot_every;       /* likewise; rank 0 */
@@ -91,7 +89,6 @@ struct step_result {
     double loss; /* nats a token */
     double norm;
     int64_t finished; /* newest checkpoint step durable on all ranks, -1: none */
-    int64_t written;  /* likewise of their own files alone */
     int64_t copied;   /* as in the tally, once no rank's is 0: what all have, or the failed one's */
     int copied_rank;  /* the first with that */
     double stall_s, write_s, snapshot_s; /* the most that any rank has */

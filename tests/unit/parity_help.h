@@ -4,8 +4,11 @@
 #define GTRAIN_TESTS_PARITY_HELP_H
 
 #include "ckpt_help.h"
+#include "image.h"
 #include "parity.h"
 #include "record.h"
+
+#include <semaphore.h>
 
 enum { GROUP_MOST = 12 };
 
@@ -17,6 +20,11 @@ struct group {
     struct state states[GROUP_MOST];
     struct ckpt *ckpts[GROUP_MOST];
     struct ckpt_parity *parities[GROUP_MOST];
+    struct group_image {
+        struct ckpt_image image; /* shown last */
+        sem_t shown;
+    } images[GROUP_MOST];
+    void (*early)(struct group *g); /* all early chunks have been given; may be NULL */
 };
 
 /* Files of kilobytes; of several chunks; and such as are cut in whole MiB. */
@@ -56,7 +64,16 @@ static inline int group_differs(const struct group *g, int64_t step)
     return -1;
 }
 
-static inline int group_open_member(struct group *g, int i, const int64_t *bytes, struct err *err)
+static inline bool group_show(void *image, const struct ckpt_image *shown)
+{
+    struct group_image *i = image;
+    i->image = *shown;
+    sem_post(&i->shown);
+    return true;
+}
+
+static inline int group_open_member(struct group *g, int i, const int64_t *bytes,
+                                    int64_t header_bytes, struct err *err)
 {
     struct ckpt_options o = help_options(g->dirs[i], g->epoch);
     o.node = g->names[i];
@@ -65,9 +82,13 @@ static inline int group_open_member(struct group *g, int i, const int64_t *bytes
     o.block_bytes = 4096;
     o.no_uring = i % 2;
     struct ckpt_io io = state_io(&g->states[i]);
-    if (!g->ckpts[i] &&
-        ckpt_open_hooked(&g->ckpts[i], &o, g->states[i].tensors, g->states[i].n, &io, g->hook, err))
-        return -1;
+    if (!g->ckpts[i]) {
+        if (ckpt_open_hooked(&g->ckpts[i], &o, g->states[i].tensors, g->states[i].n, &io, g->hook,
+                             err))
+            return -1;
+        sem_init(&g->images[i].shown, 0, 0);
+        ckpt_image_share(g->ckpts[i], group_show, &g->images[i]);
+    }
     struct ckpt_parity_options p = {.dir = g->dirs[i],
                                     .run_id = o.run_id,
                                     .rank = i,
@@ -79,21 +100,24 @@ static inline int group_open_member(struct group *g, int i, const int64_t *bytes
                                     .keeps = g->keeps,
                                     .member = i,
                                     .file_bytes = bytes,
+                                    .header_bytes = header_bytes,
                                     .hook = g->hook};
     return bytes ? ckpt_parity_open(&g->parities[i], &p, err) : 0;
 }
 
 static inline int group_open(struct group *g, uint32_t epoch, struct err *err)
 {
-    int64_t bytes[GROUP_MOST];
+    int64_t bytes[GROUP_MOST], header_bytes = 0;
     g->epoch = epoch;
     for (int i = 0; i < g->members; i++) {
-        if (group_open_member(g, i, NULL, err))
+        if (group_open_member(g, i, NULL, 0, err))
             return -1;
         bytes[i] = engine_file_bytes(g->ckpts[i]);
+        if (g->ckpts[i]->layout.header_bytes > header_bytes)
+            header_bytes = g->ckpts[i]->layout.header_bytes;
     }
     for (int i = 0; i < g->members; i++)
-        if (group_open_member(g, i, bytes, err))
+        if (group_open_member(g, i, bytes, header_bytes, err))
             return -1;
     return 0;
 }
@@ -117,7 +141,7 @@ static inline void group_drop(struct group *g)
 }
 
 /* One member's segments to all others, chunk by chunk in step with the rest. */
-static inline int group_give(struct group *g, struct parity_source *from, int source, int64_t chunk,
+static inline int group_give(struct group *g, struct parity_image *from, int source, int64_t chunk,
                              unsigned char *buffer, struct err *err)
 {
     const struct parity_code *code = ckpt_parity_code(g->parities[source]);
@@ -125,9 +149,10 @@ static inline int group_give(struct group *g, struct parity_source *from, int so
         size_t n = 0;
         for (int k = 0; k < g->keeps && holder != source; k++) {
             int segment = parity_wants(code, holder, k, source);
+            uint32_t crc;
             if (segment < 0)
                 continue;
-            if (parity_source_read(from, segment, chunk, buffer + n, err))
+            if (parity_image_read(from, segment, chunk, buffer + n, &crc, err))
                 return -1;
             n += (size_t)parity_chunk_bytes(code, chunk);
         }
@@ -137,31 +162,59 @@ static inline int group_give(struct group *g, struct parity_source *from, int so
     return 0;
 }
 
-static inline int group_encode(struct group *g, int64_t step, struct err *err)
+static inline int group_chunks(struct group *g, struct parity_image *const *sources, int64_t first,
+                               int64_t end, unsigned char *buffer, struct err *err)
 {
-    struct ckpt_position position = {step, step * 8};
-    struct parity_source *sources[GROUP_MOST] = {NULL};
     const struct parity_code *code = ckpt_parity_code(g->parities[0]);
-    unsigned char *buffer = malloc((size_t)g->keeps * PARITY_CHUNK);
     int rv = 0;
-    for (int i = 0; i < g->members && !rv; i++) {
-        struct ckpt_place place;
-        rv = ckpt_own_file(g->ckpts[i], step, &place, err);
-        if (rv)
-            break;
-        rv = parity_source_open(&sources[i], &place, code, i, false, err) ||
-             ckpt_parity_begin(g->parities[i], &position, err);
-        free(place.node);
-        free(place.path);
-    }
-    for (int64_t chunk = 0; chunk < code->chunks && !rv; chunk++) {
+    for (int64_t turn = first; turn < end && !rv; turn++) {
+        int64_t chunk = parity_chunk(code, ckpt_parity_late(g->parities[0]), turn);
         for (int i = 0; i < g->members && !rv; i++)
             rv = group_give(g, sources[i], i, chunk, buffer, err);
         for (int i = 0; i < g->members && !rv; i++)
             rv = ckpt_parity_next(g->parities[i], err);
     }
+    return rv;
+}
+
+/* As train/encode.c: early chunks while the files are written, late ones once all are durable. */
+static inline int group_send(struct group *g, struct parity_image **sources,
+                             const struct ckpt_position *position, unsigned char *buffer,
+                             struct err *err)
+{
+    const struct parity_code *code = ckpt_parity_code(g->parities[0]);
+    int64_t late = ckpt_parity_late(g->parities[0]), early = code->chunks - late;
+    int rv = 0;
+    for (int i = 0; i < g->members && !rv; i++)
+        rv = parity_image_open(&sources[i], &g->images[i].image, code, late, err) ||
+             ckpt_parity_begin(g->parities[i], position, err);
+    if (!rv)
+        rv = group_chunks(g, sources, 0, early, buffer, err);
+    if (!rv && g->early)
+        g->early(g);
+    for (int i = 0; i < g->members && !rv; i++) {
+        uint32_t digest;
+        int durable = ckpt_image_wait(g->ckpts[i], help_soon(), &digest, err);
+        if (!durable)
+            err_set(err, "the file is not written in time");
+        rv = durable == 1 ? parity_image_seal(sources[i], digest, err) : -1;
+    }
+    return rv ? rv : group_chunks(g, sources, early, code->chunks, buffer, err);
+}
+
+/* Of the files that are being written; their saves have returned. */
+static inline int group_encode(struct group *g, int64_t step, struct err *err)
+{
+    struct ckpt_position position = {step, step * 8};
+    struct parity_image *sources[GROUP_MOST] = {NULL};
+    unsigned char *buffer = malloc((size_t)g->keeps * PARITY_CHUNK);
     for (int i = 0; i < g->members; i++)
-        parity_source_close(sources[i]);
+        sem_wait(&g->images[i].shown);
+    int rv = group_send(g, sources, &position, buffer, err);
+    for (int i = 0; i < g->members; i++) {
+        parity_image_close(sources[i]);
+        ckpt_image_release(g->ckpts[i]);
+    }
     free(buffer);
     return rv ? -1 : 0;
 }
@@ -173,13 +226,13 @@ static inline char *group_record(struct group *g, int64_t step, struct err *err)
     char *claims[GROUP_MOST] = {NULL}, *record = NULL;
     int rv = 0;
     for (int i = 0; i < g->members && !rv; i++)
-        rv = ckpt_save(g->ckpts[i], &position, NULL, err) ||
-             ckpt_wait(g->ckpts[i], help_soon(), err);
+        rv = ckpt_save(g->ckpts[i], &position, NULL, err);
     if (!rv)
         rv = group_encode(g, step, err);
     for (int i = 0; i < g->members && !rv; i++) {
         int64_t finished;
-        rv = ckpt_parity_wait(g->parities[i], help_soon(), err) ||
+        rv = ckpt_wait(g->ckpts[i], help_soon(), err) ||
+             ckpt_parity_wait(g->parities[i], help_soon(), err) ||
              ckpt_finished(g->ckpts[i], &finished, err);
         if (!rv && finished != step)
             rv = err_set(err, "the file was not written");

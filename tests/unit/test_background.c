@@ -24,7 +24,8 @@ struct rank {
     int slow_us;  /* a round */
     bool mute;    /* it does nothing, until somebody posts */
     sem_t go;
-    long sum; /* of what came */
+    long sum;   /* of what came */
+    int pieces; /* that a mute one has done */
 };
 
 struct world {
@@ -39,6 +40,7 @@ static int in_a_circle(struct background *b, void *arg, struct err *err)
     int to = (r->rank + 1) % WORLD, from = (r->rank + WORLD - 1) % WORLD;
     if (r->mute) {
         sem_wait(&r->go);
+        r->pieces++;
         return 0;
     }
     for (int i = 0; i < ROUNDS; i++) {
@@ -145,17 +147,42 @@ static void nothing_under_way(void **state)
     background_close(&w->ranks[0].b, true, PATIENCE_MS);
 }
 
+/* Those that are begun meanwhile come after it. */
 static void one_piece_at_a_time(void **state)
 {
     struct world *w = *state;
     struct err err = {{0}};
-    w->ranks[0].mute = true;
-    begin(&w->ranks[0]);
-    assert_int_equal(background_begin(&w->ranks[0].b, &err), -1);
-    assert_non_null(strstr(err.text, "is not over"));
-    fails(&w->ranks[0], 1, "nothing has moved for 1 ms");
-    sem_post(&w->ranks[0].go);
-    assert_int_equal(background_wait(&w->ranks[0].b, PATIENCE_MS, &err), 0);
+    struct rank *r = &w->ranks[0];
+    r->mute = true;
+    for (int i = 0; i < 3; i++)
+        begin(r);
+    fails(r, 1, "nothing has moved for 1 ms");
+    for (int i = 0; i < 3; i++)
+        sem_post(&r->go);
+    assert_int_equal(background_wait(&r->b, PATIENCE_MS, &err), 0);
+    assert_int_equal(r->pieces, 3);
+}
+
+/* What waits behind a piece that fails, or that nobody waits for any more, is not done. */
+static void what_waits_is_given_up(void **state)
+{
+    struct world *w = *state;
+    struct rank *failing = &w->ranks[0], *closed = &w->ranks[1];
+    failing->fails_at = 0;
+    begin(failing);
+    struct err unused;
+    background_begin(&failing->b, &unused); /* too late, or in vain */
+    fails(failing, PATIENCE_MS, "the disk of rank 0 is gone");
+    assert_int_equal(failing->sum, 0);
+    closed->mute = true;
+    begin(closed);
+    begin(closed);
+    sem_post(&closed->go); /* for the first; close would hang in the second */
+    while (!background_ns(&closed->b))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    sem_post(&closed->go);
+    background_close(&closed->b, false, 0);
+    assert_in_range(closed->pieces, 1, 2);
 }
 
 /* Who fails says why, and nobody who waits for it is left waiting; it knows that it was itself, and
@@ -206,9 +233,10 @@ static void orderly_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        world_test(unlike_ranks),          world_test(nothing_under_way),
-        world_test(one_piece_at_a_time),   world_test(failure_is_told),
-        world_test(ending_lets_others_go), world_test(orderly_end),
+        world_test(unlike_ranks),        world_test(nothing_under_way),
+        world_test(one_piece_at_a_time), world_test(what_waits_is_given_up),
+        world_test(failure_is_told),     world_test(ending_lets_others_go),
+        world_test(orderly_end),
     };
     return cmocka_run_group_tests_name("background", tests, NULL, NULL);
 }

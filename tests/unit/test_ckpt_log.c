@@ -327,6 +327,7 @@ static void test_names(void **unused)
     } names[] = {
         {"r.e1.g2.s3.r4.safetensors", NAME_FILE},
         {"a-0.e4294967295.g0.s9223372036854775807.r1048575.part", NAME_PART},
+        {"a-0.e1.g2.s300.c4.part", NAME_COPY_PART},
         {"r.e1.g2.r4.reserve", NAME_RESERVE},
         {"r.node-1.example.org.commits", NAME_LOG},
         {"r.e1.g2.s3.r4.safetensors.commits", NAME_LOG},
@@ -340,6 +341,8 @@ static void test_names(void **unused)
         {".e1.g1.s1.r0.part", NAME_FOREIGN},
         {"r.e1.g1.r0.part", NAME_FOREIGN},
         {"r.e1.g1.s1.r0.reserve", NAME_FOREIGN},
+        {"r.e1.g1.s1.c0.safetensors", NAME_FOREIGN},
+        {"r.e1.g1.c0.reserve", NAME_FOREIGN},
         {"r..commits", NAME_FOREIGN},
         {"r.commits", NAME_FOREIGN},
         {"r.a b.commits", NAME_FOREIGN},

@@ -17,7 +17,7 @@ struct scene {
     bool hold_writer; /* its first copy waits for the caller's last */
     int by_caller, fails_at;
     sem_t sync_reached, sync_go;
-    bool hold_sync;
+    bool hold_sync, fail_sync;
 };
 
 static int slow_out(void *arg, int i, void *host, struct err *err)
@@ -45,6 +45,8 @@ static int state_back(void *arg, int i, int64_t at, const void *host, int64_t by
 static ssize_t slow_sync(void *arg, enum ckpt_op op, size_t bytes)
 {
     struct scene *s = arg;
+    if (op == CKPT_OP_SYNC && s->fail_sync)
+        return -EIO;
     if (op == CKPT_OP_SYNC && s->hold_sync) {
         s->hold_sync = false;
         sem_post(&s->sync_reached);
@@ -208,35 +210,105 @@ static void test_close_cancels_the_copy(void **in)
     assert_int_equal(help_count(s->dir, ".reserve"), 0);
 }
 
-/* What the file holds is in memory until the next save begins, and no longer. */
+/* ---- the image of a file that is being written ---- */
+
+struct viewer {
+    struct ckpt_image image;
+    sem_t shown;
+    bool declines;
+};
+
+static bool view(void *arg, const struct ckpt_image *image)
+{
+    struct viewer *v = arg;
+    v->image = *image;
+    sem_post(&v->shown);
+    return !v->declines;
+}
+
+static void compare_image(const struct scene *s, const struct ckpt_image *image, int step,
+                          uint32_t digest)
+{
+    struct err err;
+    struct ckpt_file *file;
+    struct ckpt_place place;
+    ok(ckpt_own_file(s->ckpt, step, &place, &err));
+    assert_int_equal(image->total, place.bytes);
+    assert_int_equal(digest, place.digest);
+    unsigned char *there = malloc((size_t)place.bytes);
+    FILE *f = fopen(place.path, "re");
+    assert_non_null(f);
+    assert_int_equal(fread(there, 1, (size_t)place.bytes, f), place.bytes);
+    fclose(f);
+    assert_memory_equal(image->bytes, there, (size_t)place.bytes);
+    free(there);
+    ok(ckpt_file_open_memory(&file, image->bytes, (size_t)image->total, &err));
+    ok(ckpt_file_verify(file, &err));
+    ckpt_file_close(file);
+    free(place.node), free(place.path);
+}
+
+/* The data are shown before the file is durable, the whole stands there once it is, and the next
+ * copy waits until the image is released. */
 static void test_image_of_the_file(void **in)
 {
     struct scene *s = *in;
     struct err err;
-    struct ckpt_place place;
+    uint32_t digest;
+    struct viewer v = {.declines = false};
+    sem_init(&v.shown, 0, 0);
+    ckpt_image_share(s->ckpt, view, &v);
+    s->hold_sync = true;
     begin(s, 1);
     ok(ckpt_save_join(s->ckpt, NULL, &err));
-    wait_all(s);
-    ok(ckpt_own_file(s->ckpt, 1, &place, &err));
-    assert_non_null(place.image);
-    unsigned char *file = malloc((size_t)place.bytes);
-    FILE *f = fopen(place.path, "re");
-    assert_non_null(f);
-    assert_int_equal(fread(file, 1, (size_t)place.bytes, f), place.bytes);
-    assert_int_equal(fgetc(f), EOF);
-    fclose(f);
-    assert_memory_equal(place.image, file, (size_t)place.bytes);
-    free(file);
-    free(place.node), free(place.path);
+    sem_wait(&v.shown);
+    assert_int_equal(v.image.position.step, 1);
+    assert_memory_equal(v.image.bytes + v.image.header_bytes, s->state.bytes[0],
+                        (size_t)s->state.sizes[0]);
+    sem_wait(&s->sync_reached);
+    assert_int_equal(ckpt_image_wait(s->ckpt, clock_ms() + 1, &digest, &err), 0);
+    sem_post(&s->sync_go);
+    assert_int_equal(ckpt_image_wait(s->ckpt, help_soon(), &digest, &err), 1);
+    compare_image(s, &v.image, 1, digest);
     begin(s, 2);
-    ok(ckpt_own_file(s->ckpt, 1, &place, &err));
-    assert_null(place.image);
-    free(place.node), free(place.path);
+    assert_int_equal(ckpt_wait(s->ckpt, clock_ms() + 20, &err), -1); /* the image is kept */
+    compare_image(s, &v.image, 1, digest);
+    ckpt_image_release(s->ckpt);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    assert_int_equal(ckpt_image_wait(s->ckpt, help_soon(), &digest, &err), 1);
+    compare_image(s, &v.image, 2, digest);
+    ckpt_image_release(s->ckpt);
+    v.declines = true;
+    begin(s, 3);
     ok(ckpt_save_join(s->ckpt, NULL, &err));
     wait_all(s);
-    ok(ckpt_own_file(s->ckpt, 1, &place, &err));
-    assert_null(place.image);
-    free(place.node), free(place.path);
+    ckpt_image_share(s->ckpt, NULL, NULL);
+    begin(s, 4); /* nobody keeps that of step 3 */
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    wait_all(s);
+    assert_int_equal(v.image.position.step, 3);
+    expect_file(s, 4);
+    sem_destroy(&v.shown);
+}
+
+/* Who has sent the data hears that the file never came to be. */
+static void test_image_of_a_failed_write(void **in)
+{
+    struct scene *s = *in;
+    struct err err;
+    uint32_t digest;
+    struct viewer v = {.declines = false};
+    sem_init(&v.shown, 0, 0);
+    ckpt_image_share(s->ckpt, view, &v);
+    s->fail_sync = true;
+    begin(s, 1);
+    ok(ckpt_save_join(s->ckpt, NULL, &err));
+    sem_wait(&v.shown);
+    assert_int_equal(ckpt_image_wait(s->ckpt, help_soon(), &digest, &err), -1);
+    assert_non_null(strstr(err.text, "checkpoint of step 1 could not be written"));
+    ckpt_image_release(s->ckpt);
+    assert_int_equal(help_count(s->dir, ".safetensors"), 0);
+    sem_destroy(&v.shown);
 }
 
 #define scene_test(f) cmocka_unit_test_setup_teardown(f, scene_make, scene_end)
@@ -246,6 +318,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         scene_test(test_state_may_change_after_the_join),
         scene_test(test_image_of_the_file),
+        scene_test(test_image_of_a_failed_write),
         scene_test(test_join_helps),
         scene_test(test_begin_does_not_wait),
         scene_test(test_failed_copy_is_told_by_the_join),

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "names.h"
 #include "train/partner.h"
 
 /* ---- who is whose ---- */
@@ -67,6 +68,7 @@ struct rig {
     struct ckpt *ckpt;
     struct ckpt_copy *copy;
     struct ckpt_place place;
+    int64_t header_bytes;
 };
 
 static int copy_out(void *arg, int index, void *host, struct err *err)
@@ -118,6 +120,12 @@ static void save(struct rig *r, int64_t step)
     check(ckpt_save(r->ckpt, &(struct ckpt_position){step, step}, NULL, &err), &err);
     check(ckpt_wait(r->ckpt, clock_ms() + WAIT_MS, &err), &err);
     check(ckpt_own_file(r->ckpt, step, &r->place, &err), &err);
+    uint64_t length;
+    FILE *in = fopen(r->place.path, "r");
+    assert_non_null(in);
+    assert_int_equal(fread(&length, sizeof length, 1, in), 1);
+    fclose(in);
+    r->header_bytes = (int64_t)length + 8;
 }
 
 static void begin(struct rig *r)
@@ -163,15 +171,20 @@ static char *read_whole(const char *path, int64_t bytes)
     return data;
 }
 
-/* All of the file in pieces; byte `flip` (-1: none) arrives changed. */
-static int send(struct rig *r, int64_t step, int64_t flip, struct err *err)
+/* All of the file in pieces, or (header false) what is sent of it while it is written; byte `flip`
+ * (-1: none) arrives changed. */
+static int send_some(struct rig *r, int64_t step, int64_t flip, bool header, struct err *err)
 {
     enum { PIECE = 70000 };
     char *data = read_whole(r->place.path, r->place.bytes);
+    int64_t at = r->header_bytes, n;
     int rv = 0;
-    for (int64_t at = 0; at < r->place.bytes && !rv; at += PIECE) {
-        int64_t left = r->place.bytes - at, n = left < PIECE ? left : PIECE;
+    for (; at >= 0 && (header || at) && !rv;
+         at = ckpt_copy_next(r->header_bytes, r->place.bytes, at + n)) {
+        int64_t left = ckpt_copy_end(r->header_bytes, r->place.bytes, at) - at;
+        n = left < PIECE ? left : PIECE;
         struct ckpt_copy_piece p = {.step = step,
+                                    .header = r->header_bytes,
                                     .total = r->place.bytes,
                                     .at = at,
                                     .n = n,
@@ -184,6 +197,11 @@ static int send(struct rig *r, int64_t step, int64_t flip, struct err *err)
     }
     free(data);
     return rv ? rv : ckpt_copy_wait(r->copy, clock_ms() + WAIT_MS, err);
+}
+
+static int send(struct rig *r, int64_t step, int64_t flip, struct err *err)
+{
+    return send_some(r, step, flip, true, err);
 }
 
 static int files_in(const char *dir)
@@ -277,26 +295,81 @@ static void stray_pieces_are_refused(void **state)
     begin(&r);
     save(&r, 5);
     static const struct {
-        int64_t step, total, at, n;
+        int64_t step, header, total, at, n;
         int good;
     } table[] = {
-        {5, 100000, 10, 5, 0},                             /* not its beginning */
-        {5, 100000, 0, 0, 0},                              /* empty */
-        {5, 100000, 0, 200000, 0},                         /* more than all */
-        {5, 100000, 0, 10, 1},     {5, 100000, 20, 10, 0}, /* a gap */
-        {5, 100001, 10, 10, 0},                            /* another length */
-        {6, 100000, 10, 10, 0},                            /* another file */
-        {5, 100000, 0, 10, 0},                             /* again */
-        {5, 100000, 10, 10, 1},
+        {5, 4096, 100000, 5000, 5, 0},      /* not its beginning */
+        {5, 4096, 100000, 0, 5, 0},         /* the header is not the first */
+        {5, 4096, 100000, 4096, 0, 0},      /* empty */
+        {5, 4096, 100000, 4096, 100000, 0}, /* more than all */
+        {5, 0, 100000, 0, 10, 0},           /* no header */
+        {5, 100000, 100000, 100000, 10, 0}, /* nothing else */
+        {5, -1, 100000, -1, 10, 0},         /* nonsense */
+        {5, 4096, 100000, 4096, 10, 1},     /* its beginning */
+        {5, 4096, 100000, 4116, 10, 0},     /* a gap */
+        {5, 4096, 100001, 4106, 10, 0},     /* another length */
+        {5, 4095, 100000, 4106, 10, 0},     /* another header */
+        {6, 4096, 100000, 4106, 10, 0},     /* another file */
+        {5, 4096, 100000, 4096, 10, 0},     /* again */
+        {5, 4096, 100000, 0, 4096, 0},      /* the header before all data */
+        {5, 4096, 100000, 4106, 95895, 0},  /* over the end */
+        {5, 4096, 100000, 4106, 95894, 1},  /* all of the rest */
+        {5, 4096, 100000, 0, 4097, 0},      /* over the end of the header */
+        {5, 4096, 100000, 0, 4000, 1},
+        {6, 4096, 100000, 4096, 10, 0}, /* the next before the end of this */
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         struct ckpt_copy_piece p = {.step = table[i].step,
+                                    .header = table[i].header,
                                     .total = table[i].total,
                                     .at = table[i].at,
                                     .n = table[i].n,
                                     .data = calloc(1, 200000)};
         assert_int_equal(ckpt_copy_put(r.copy, &p, &err), table[i].good ? 0 : -1);
     }
+    end(&r);
+}
+
+/* The data come first, the header last. */
+static void order_of_pieces(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t end, next;
+    } table[] = {{4097, 4097}, {99999, 99999}, {100000, 0}, {1, 1}, {4095, 4095}, {4096, -1}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        assert_int_equal(ckpt_copy_next(4096, 100000, table[i].end), table[i].next);
+    assert_int_equal(ckpt_copy_end(4096, 100000, 4096), 100000);
+    assert_int_equal(ckpt_copy_end(4096, 100000, 99999), 100000);
+    assert_int_equal(ckpt_copy_end(4096, 100000, 0), 4096);
+    assert_int_equal(ckpt_copy_end(4096, 100000, 4095), 4096);
+}
+
+/* Its owner has sent all data, and dies, or its disk fails, before its file is durable: there is no
+ * copy, and of the half nothing is left. */
+static void no_copy_without_an_original(void **state)
+{
+    (void)state;
+    static struct rig r;
+    struct err err;
+    int64_t step;
+    begin(&r);
+    save(&r, 5);
+    check(send_some(&r, 5, -1, false, &err), &err);
+    check(ckpt_copy_finished(r.copy, &step, &err), &err);
+    assert_int_equal(step, -1);
+    assert_int_equal(files_in(r.there), 1);
+    struct ckpt_name name;
+    char found[400], command[300];
+    snprintf(command, sizeof command, "ls %s", r.there);
+    FILE *ls = popen(command, "r");
+    assert_int_equal(fscanf(ls, "%399s", found), 1);
+    pclose(ls);
+    name_parse(found, &name);
+    assert_int_equal(name.kind, NAME_COPY_PART);
+    ckpt_copy_close(r.copy);
+    r.copy = NULL;
+    assert_int_equal(files_in(r.there), 0);
     end(&r);
 }
 
@@ -327,6 +400,8 @@ int main(void)
         cmocka_unit_test(copy_takes_its_place),
         cmocka_unit_test(damaged_copies_are_refused),
         cmocka_unit_test(stray_pieces_are_refused),
+        cmocka_unit_test(order_of_pieces),
+        cmocka_unit_test(no_copy_without_an_original),
         cmocka_unit_test(same_folder_is_well),
     };
     return cmocka_run_group_tests_name("partner", tests, NULL, NULL);
