@@ -22,7 +22,7 @@ usage: cluster.sh VERB
   run [--user NAME] CMD...
                    run CMD from this folder with SLURM_CONF set, as NAME if asked
   env              print the settings as shell assignments, for eval
-  kill NODE        lose a node: SIGKILL to all its processes at once
+  kill NODE...     lose nodes: SIGKILL to all their processes at once
   revive NODE      start it again
   partition NODE   take its network link down
   heal NODE        and up again
@@ -387,16 +387,22 @@ plain_processes() { # NAME
     echo $all
 }
 
-kill_node() { # NAME
-    local pid
-    if [ "$mode" = plain ]; then
-        pid=$(plain_processes "$1")
-        [ -n "$pid" ] && kill -KILL $pid 2>/dev/null
-    elif pid=$(pid_of "$1"); then
-        kill -KILL "$pid"
-    fi
-    wait_for 10 node_gone "$1" || die "$1: its first process does not die"
-    rm -f "$dir/run/$1"
+# At once: nobody has time to notice the first before the last is gone.
+kill_nodes() { # NAMES
+    local name pids=""
+    for name; do
+        if [ "$mode" = plain ]; then
+            pids="$pids $(plain_processes "$name")"
+        else
+            pids="$pids $(pid_of "$name")"
+        fi
+    done
+    # shellcheck disable=SC2086 # words
+    [ -z "${pids// /}" ] || kill -KILL $pids 2>/dev/null
+    for name; do
+        wait_for 10 node_gone "$name" || die "$name: its first process does not die"
+        rm -f "$dir/run/$name"
+    done
 }
 
 node_gone() {
@@ -550,7 +556,7 @@ down_quietly() {
     local name p
     if load_settings; then
         for p in "$dir"/run/n[0-9]*; do
-            [ -e "$p" ] && kill_node "${p##*/}"
+            [ -e "$p" ] && kill_nodes "${p##*/}"
         done
     fi
     stop slurmctld
@@ -639,14 +645,18 @@ print_env() {
     echo "GTRAIN_CLUSTER_LOCAL='$local_dir'"
 }
 
-change() { # VERB NODE
-    local began
+change() { # VERB NODE, or NODES to kill
+    local began node
     need_up
     need_node "${2:-}"
     case $1 in
     kill)
-        kill_node "$2"
-        say "$2 is lost; Slurm does not know yet. Try next:  $self revive $2"
+        shift
+        for node; do
+            need_node "$node"
+        done
+        kill_nodes "$@"
+        say "$* is lost; Slurm does not know yet. Try next:  $self revive $1"
         ;;
     revive)
         began=0

@@ -109,7 +109,7 @@ END
         wait_for 20 gone "$job"
         case $ask in
         --gtrain*) expect "state of the job that asked" "$state" RUNNING ;;
-        *) [ "$state" != RUNNING ] ;;
+        *) fails [ "$state" = RUNNING ] ;;
         esac
     done
 }
@@ -124,6 +124,6 @@ END
     job=$(newest_job)
     scontrol update JobId="$job" TimeLimit=0
     wait_for 50 eval "! kill -0 $pid"
-    ! wait $pid
+    fails wait $pid
     expect_match "$(cat "$dir/out")" "TIME LIMIT|time limit"
 }

@@ -143,6 +143,14 @@ bounded() {
     timeout --foreground -k 5 60 "$@"
 }
 
+# A command that has to fail. (Bash ends a test for no command behind a bare "!".)
+fails() { # CMD...
+    if "$@"; then
+        echo "did not fail: $*"
+        return 1
+    fi
+}
+
 expect() { # WHAT GOT WANTED
     [ "$2" = "$3" ] && return 0
     echo "$1: - is what should be, + is what is"

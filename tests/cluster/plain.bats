@@ -17,7 +17,7 @@ teardown() {
 
 # What a plain job sees: its environment and the processes around it.
 plain_view() {
-    bounded srun -N1 sh -c 'env | sort; echo "$0"; tr "\0" " " </proc/$PPID/cmdline; set -- $(grep -lz "^SLURM_JOB_ID=$SLURM_JOB_ID$" /proc/[0-9]*/environ 2>/dev/null); echo $#' |
+    bounded srun -N1 -w n0 sh -c 'env | sort; echo "$0"; tr "\0" " " </proc/$PPID/cmdline; set -- $(grep -lz "^SLURM_JOB_ID=$SLURM_JOB_ID$" /proc/[0-9]*/environ 2>/dev/null); echo $#' |
         sed -E 's/^(SLURM_(JOB_ID|JOBID|TASK_PID|SRUN_COMM_PORT|LAUNCH_NODE_IPADDR|STEP_LAUNCHER_PORT|JOB_START_TIME|JOB_END_TIME))=.*/\1/; s/\[[0-9]+\./[N./'
 }
 
@@ -30,15 +30,16 @@ plain_view() {
 }
 
 @test "plain srun: no child process of srun" {
-    bounded srun -N1 sh -c 'sleep 1' 3>&- &
+    bounded srun -N1 sh -c "touch $here/started; until [ -e $here/go ]; do sleep 0.1; done" 3>&- &
     pid=$!
-    sleep 0.5
+    wait_for 20 test -e "$here/started"
     children=$(cat /proc/"$(srun_of $pid)"/task/*/children)
     for c in $children; do
-        tr '\0' ' ' <"/proc/$c/cmdline"
+        tr '\0' ' ' <"/proc/$c/cmdline" || true # one that has ended
     done >"$here/children"
+    touch "$here/go"
     wait $pid
-    ! grep gtrain "$here/children"
+    fails grep -E "^[^ ]*gtrain" "$here/children"
 }
 
 @test "nodes work in the root folder, wherever the cluster was brought up" {

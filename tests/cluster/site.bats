@@ -36,7 +36,8 @@ comment_of() { # JOB
 }
 
 submit() { # SBATCH-ARGS...
-    printf '#!/bin/sh\nsrun -u --gtrain-dir=%s/r %s train\necho $? >%s/code\n' "$dir" "$gtrain" "$dir" \
+    printf '#!/bin/sh\nsrun -u --gtrain-plan=%s --gtrain-dir=%s/r %s train\necho $? >%s/code\n' \
+        "$here/train.yaml,training.steps=$run_steps" "$dir" "$gtrain" "$dir" \
         >"$dir/job.sh"
     job=$(sbatch --parsable -o "$dir/out" -N3 --ntasks-per-node=1 --no-requeue \
         --gtrain-plan="$here/train.yaml" --gtrain-spares=1 "$@" "$dir/job.sh")
@@ -51,21 +52,30 @@ kill_a_node() {
     "$cluster" kill "$lost" >/dev/null
 }
 
+ends() {
+    wait_for 60 goes_on 1 2 || show
+    stop_training
+    wait_for 60 test -s "$dir/code" || show
+    expect "exit code of srun" "$(cat "$dir/code")" 0
+}
+
 @test "a node fails: the hook is told, Slurm's record says why, the job's comment where it stands" {
     local reason
     submit
-    expect_match "$(comment_of "$job")" "^gtrain: epoch 1, generation 1, step [0-9]* of 60, 1 spare"
+    said() {
+        comment_of "$job" | grep -q "^gtrain: epoch 1, generation 1, step [0-9]* of $endless, 1 spare"
+    }
+    wait_for 20 said || { comment_of "$job"; return 1; }
     kill_a_node
     wait_for 30 grep -q "hook for node $lost" "$dir/r/coordinator.log"
     reason=$(scontrol show node "$lost" | sed -n 's/^ *Reason=//p')
-    wait_for 60 test -s "$dir/code"
-    expect "exit code of srun" "$(cat "$dir/code")" 0
+    ends
     expect_match "$(cat "$here/heard")" "^$lost its agent is gone $(id -un) $dir/r$"
     expect "lines" "$(wc -l <"$here/heard")" 1
     expect_match "$(cat "$dir/r/coordinator.log")" "hook for node $lost: $lost is drained, with the reason"
     expect_match "$reason" "gtrain: job $job: its agent is gone"
     last_word() {
-        [ "$(comment_of "$job")" = "gtrain: epoch 1, generation 2, step 60 of 60, ended" ]
+        [ "$(comment_of "$job")" = "gtrain: epoch 1, generation 2, step $(newest_step) of $endless, ended" ]
     }
     "$gtrain" status "$job" >"$dir/status"
     expect "folder by the job's number" "$(head -n 1 "$dir/status")" "folder $dir/r"
@@ -80,8 +90,7 @@ kill_a_node() {
     chmod o+w "$here/hook"
     submit --comment=mine
     kill_a_node
-    wait_for 60 test -s "$dir/code"
-    expect "exit code of srun" "$(cat "$dir/code")" 0
+    ends
     chmod o-w "$here/hook"
     [ ! -e "$here/heard" ]
     expect_match "$(cat "$dir/r/coordinator.log")" \

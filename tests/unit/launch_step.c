@@ -195,7 +195,7 @@ int finish(struct step *s)
     close(s->life);
     close(s->leak_write);
     struct pollfd left = {.fd = s->leak, .events = POLLIN};
-    assert_int_equal(poll(&left, 1, 10000), 1);
+    assert_int_equal(poll(&left, 1, DEADLINE_MS), 1);
     char byte;
     assert_int_equal(read(s->leak, &byte, 1), 0); /* nobody holds the other end */
     close(s->leak);

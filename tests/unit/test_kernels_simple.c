@@ -260,15 +260,15 @@ static void test_copy_out_beside_operations(void **state)
     struct kevent *event = kernels_event_open(r.k, &err);
     assert_non_null(event);
     pthread_mutex_lock(&cpu->lock);
-    alarm(20);
+    alarm(2 * DEADLINE_MS / 1000);
     KSUBMIT(r.k, r.stream, DOWNLOAD, download, .in = x, .host = got);
     kernels_event_record(r.k, event, r.stream);
-    assert_int_equal(kernels_event_sync(r.k, event, clock_ms() + 1000, &err), 0);
-    assert_int_equal(kernels_stream_sync(r.k, r.stream, clock_ms() + 1000, &err), 0);
+    assert_int_equal(kernels_event_sync(r.k, event, clock_ms() + DEADLINE_MS, &err), 0);
+    assert_int_equal(kernels_stream_sync(r.k, r.stream, clock_ms() + DEADLINE_MS, &err), 0);
     for (int i = 0; i < 3; i++)
         assert_true(got[i] == (float)in[i]);
     KSUBMIT(r.k, r.stream, DOWNLOAD, download, .in = outside, .host = got);
-    assert_int_equal(kernels_stream_sync(r.k, r.stream, clock_ms() + 1000, &err), -1);
+    assert_int_equal(kernels_stream_sync(r.k, r.stream, clock_ms() + DEADLINE_MS, &err), -1);
     alarm(0);
     pthread_mutex_unlock(&cpu->lock);
     assert_non_null(strstr(err.text, "download: "));
