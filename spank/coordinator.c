@@ -68,6 +68,12 @@ static void make_printable(char *text)
             *text = '?';
 }
 
+static void tell(const char *line)
+{
+    if (send(me.life, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        slurm_error("gtrain: the coordinator cannot be told: %s", strerror(errno));
+}
+
 static void hear_line(char *line)
 {
     make_printable(line);
@@ -82,7 +88,7 @@ static void hear_line(char *line)
         me.over = true;
         me.status = status >= 0 && status <= 255 ? status : 1;
     } else {
-        launches_hear(line);
+        launches_hear(line, tell);
     }
 }
 
@@ -293,12 +299,6 @@ static void hear_last_words(void)
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += LEAVING_MS / 1000;
     pthread_timedjoin_np(me.thread, NULL, &until);
-}
-
-static void tell(const char *line)
-{
-    if (send(me.life, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        slurm_error("gtrain: the coordinator cannot be told: %s", strerror(errno));
 }
 
 void coordinator_end(void)

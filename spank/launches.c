@@ -66,15 +66,15 @@ static char *join(const struct nodes *nodes)
 int launches_begin(spank_t sp, int nodes, int tasks_per_node)
 {
     uint32_t job, step;
+    bool known = spank_get_item(sp, S_JOB_ID, &job) == ESPANK_SUCCESS &&
+                 spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+                 probe_step(&me.step, job, step) == 0;
 
     if (!me.inside)
-        return 0;
+        return 0; /* where they are not known, none is looked for */
     me.wanted_nodes = nodes;
     me.tasks_per_node = tasks_per_node;
-    if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
-        spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
-        probe_step(&me.step, job, step) < 0 ||
-        probe_expand(&me.job, getenv("SLURM_JOB_NODELIST")) < 0) {
+    if (!known || probe_expand(&me.job, getenv("SLURM_JOB_NODELIST")) < 0) {
         slurm_error("gtrain: Slurm does not tell the step's nodes");
         return -1;
     }
@@ -96,7 +96,22 @@ const char *launches_left(void)
                                                                                          : NULL;
 }
 
-void launches_hear(const char *line)
+/* Tell which nodes of the step do not answer, a line each; none if Slurm does not say. */
+static void name_silent(const char *word, void (*tell)(const char *line))
+{
+    struct nodes silent;
+    char line[300];
+
+    if (probe_silent(&silent, &me.step) < 0)
+        return;
+    for (int i = 0; i < silent.count; i++) {
+        snprintf(line, sizeof(line), "%s %s\n", word, silent.name[i]);
+        tell(line);
+    }
+    nodes_free(&silent);
+}
+
+void launches_hear(const char *line, void (*tell)(const char *line))
 {
     int left, needed;
 
@@ -109,6 +124,9 @@ void launches_hear(const char *line)
         me.placed = true;
     } else if (!strcmp(line, "again")) {
         me.again = true;
+    } else if (!strcmp(line, "missing")) {
+        name_silent("absent", tell);
+        tell("asked\n");
     }
 }
 
@@ -124,16 +142,8 @@ void launches_want(void)
 
 void launches_name_silent(void (*tell)(const char *line))
 {
-    struct nodes silent;
-    char line[300];
-
-    if (!launches_follow() || me.placed || probe_silent(&silent, &me.step) < 0)
-        return;
-    for (int i = 0; i < silent.count; i++) {
-        snprintf(line, sizeof(line), "silent %s\n", silent.name[i]);
-        tell(line);
-    }
-    nodes_free(&silent);
+    if (launches_follow() && !me.placed)
+        name_silent("silent", tell);
 }
 
 /* The nodes, in Slurm's words; NULL after one line in Slurm's log. */

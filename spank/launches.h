@@ -28,8 +28,9 @@ const char *launches_left(void);
 
 /* A line of the coordinator's: `relaunch LEFT NEEDED` (how many launches may follow, on how many
  * nodes at least), `lost NODE`, `placed` (all nodes that will come are there), `again` (launch
- * again once this step has ended). Others are not for us. */
-void launches_hear(const char *line);
+ * again once this step has ended), `missing` (some nodes have not come: tell it which do not
+ * answer). Others are not for us. */
+void launches_hear(const char *line, void (*tell)(const char *line));
 
 /* Whether a launch may follow if the coordinator is gone. */
 bool launches_follow(void);

@@ -134,6 +134,7 @@ void coordinator_close(struct coordinator *c)
     peers_close(&c->peers);
     runlog_close(&c->log);
     runstate_free(&c->record);
+    relaunch_end(&c->relaunch);
     run_close(&c->run);
     free(c);
 }
@@ -522,7 +523,8 @@ static void handle_life(struct coordinator *c)
 {
     char bytes[512];
     ssize_t n = read(c->options.life_fd, bytes, sizeof bytes);
-    if (n > 0 && relaunch_hear(&c->relaunch, bytes, (size_t)n, &c->record))
+    if (n > 0 && (relaunch_hear(&c->relaunch, bytes, (size_t)n, &c->run, &c->record) ||
+                  relaunch_answer(&c->relaunch, &c->run, &c->record, clock_ms())))
         runlog_line(&c->log, "out of memory for the nodes that failed");
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return;
@@ -579,6 +581,10 @@ static int64_t tick(struct coordinator *c)
     if (c->srun_gone && (now - c->srun_gone > SRUN_GONE_MS || !anyone_left(c)))
         run_stop(&c->run, 1, "srun ended before the run did", now);
     run_tick(&c->run, now);
+    if (c->asked != c->run.asked) {
+        c->asked = c->run.asked;
+        tell_srun(c, "missing");
+    }
     if (run_complete(&c->run))
         place_all(c);
     if (c->generation && c->generation != c->run.config.generation)

@@ -24,6 +24,7 @@ struct coordinator {
     uint32_t generation; /* that the nodes have been told of, 0: none yet */
     int replicas;        /* of the generation before */
     int recovering;      /* it began with a takeover whose phases are not told yet */
+    int asked;           /* srun, who of the missing nodes cannot come (run.h) */
     int64_t next_beat;
     int64_t walked;    /* when all peers were last looked at */
     int64_t srun_gone; /* when; 0: it is there */

@@ -1,6 +1,7 @@
 #include "launch/coordinator_relaunch.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char SILENT[] = "it did not answer while the step was launched";
@@ -59,15 +60,66 @@ int relaunch_progress(struct relaunch *r, const struct run *run, struct runstate
     return 1;
 }
 
-static int hear_line(struct relaunch *r, const char *line, struct runstate *record)
+static void forget_absent(struct relaunch *r)
 {
+    for (int i = 0; i < r->n_absent; i++)
+        free(r->absent[i]);
+    r->n_absent = 0;
+}
+
+/* Of those that have registered the coordinator knows better. */
+static int hear_absent(struct relaunch *r, const char *node, const struct run *run)
+{
+    for (int i = 0; i < run->n_nodes; i++)
+        if (!strcmp(run->nodes[i].info.node, node))
+            return 0;
+    char **more = reallocarray(r->absent, (size_t)r->n_absent + 1, sizeof *more);
+    if (!more)
+        return -1;
+    r->absent = more;
+    r->absent[r->n_absent] = strdup(node);
+    if (!r->absent[r->n_absent])
+        return -1;
+    r->n_absent++;
+    return 0;
+}
+
+static int hear_line(struct relaunch *r, const char *line, const struct run *run,
+                     struct runstate *record)
+{
+    if (!strncmp(line, "absent ", 7) && line[7])
+        return hear_absent(r, line + 7, run);
+    r->answered |= !strcmp(line, "asked");
     if (strncmp(line, "silent ", 7) != 0 || !line[7])
         return 0;
     r->silent++;
     return runstate_failed(record, line + 7, SILENT);
 }
 
-int relaunch_hear(struct relaunch *r, const char *bytes, size_t n, struct runstate *record)
+int relaunch_answer(struct relaunch *r, struct run *run, struct runstate *record, int64_t now)
+{
+    int bad = 0, before = run->cause;
+    if (!r->answered)
+        return 0;
+    run_absent(run, r->n_absent ? r->absent[0] : "", r->n_absent, now);
+    for (int i = 0; run->cause && !before && i < r->n_absent; i++) {
+        r->silent++;
+        bad |= runstate_failed(record, r->absent[i], SILENT);
+    }
+    forget_absent(r);
+    r->answered = 0;
+    return bad ? -1 : 0;
+}
+
+void relaunch_end(struct relaunch *r)
+{
+    forget_absent(r);
+    free(r->absent);
+    r->absent = NULL;
+}
+
+int relaunch_hear(struct relaunch *r, const char *bytes, size_t n, const struct run *run,
+                  struct runstate *record)
 {
     int bad = 0;
     for (size_t i = 0; i < n; i++) {
@@ -78,7 +130,7 @@ int relaunch_hear(struct relaunch *r, const char *bytes, size_t n, struct runsta
         }
         r->line[r->have] = 0;
         r->have = 0;
-        bad |= hear_line(r, r->line, record);
+        bad |= hear_line(r, r->line, run, record);
     }
     return bad ? -1 : 0;
 }

@@ -29,6 +29,9 @@ struct relaunch {
     int begun;             /* this one has */
     int told;              /* failed nodes of the record */
     int silent;            /* nodes that srun has named */
+    char **absent;         /* nodes that have not come, by the answer that is being heard */
+    int n_absent;
+    int answered; /* it is complete */
     char line[RELAUNCH_LINE_BYTES];
     size_t have;
 };
@@ -45,9 +48,15 @@ void relaunch_tell(struct relaunch *r, const struct runstate *record, struct rel
 /* All ranks have begun: 1 if that is new, and then the record is to be written. */
 int relaunch_progress(struct relaunch *r, const struct run *run, struct runstate *record);
 
-/* What srun says: `silent NODE`, a node it could not launch on. It is put into the record. -1:
+/* What srun says: `silent NODE`, a node it could not launch on, which is put into the record; and
+ * when it was asked (`missing`) `absent NODE` for each that does not answer, then `asked`. -1:
  * memory is out. */
-int relaunch_hear(struct relaunch *r, const char *bytes, size_t n, struct runstate *record);
+int relaunch_hear(struct relaunch *r, const char *bytes, size_t n, const struct run *run,
+                  struct runstate *record);
+/* If an answer is complete, tell the run. If that is its end, the absent nodes are put into the
+ * record. -1: memory is out. */
+int relaunch_answer(struct relaunch *r, struct run *run, struct runstate *record, int64_t now);
+void relaunch_end(struct relaunch *r);
 /* srun has gone. If silent nodes are why the step did not come together, the run ends with that. */
 void relaunch_blame(const struct relaunch *r, struct run *run, const struct runstate *record,
                     int64_t now);

@@ -52,6 +52,8 @@ int run_register(struct run *run, const struct message_register *info, int64_t n
     *node = (struct run_node){.info = *info, .node_rank = running ? -1 : -2, .heard = now};
     if (!run->n_nodes)
         run->first_node = now;
+    run->asked_at = now;
+    run->absent = run->absent_once = 0; /* it may be one of those */
     return run->n_nodes++;
 }
 
@@ -63,11 +65,25 @@ static int nodes_up(const struct run *run)
     return up;
 }
 
+static int enough(const struct run *run, int nodes)
+{
+    int least = run->config.least_data;
+    return placement_replicas(&run->config.shape, nodes) >=
+           (least ? least : run->config.shape.data);
+}
+
 int gather_enough(const struct run *run)
 {
-    int least = run->config.least_data,
-        replicas = placement_replicas(&run->config.shape, nodes_up(run));
-    return replicas >= (least ? least : run->config.shape.data);
+    return enough(run, nodes_up(run));
+}
+
+/* Can they still become enough, if these never come? */
+static int may_become_enough(const struct run *run, int never)
+{
+    int nodes = run->config.nodes - never;
+    for (int i = 0; i < run->n_nodes; i++)
+        nodes -= run->nodes[i].state == RUN_NODE_LOST;
+    return enough(run, nodes);
 }
 
 static int enough_for_all(const struct run *run)
@@ -80,7 +96,7 @@ static int enough_for_all(const struct run *run)
 static int gathered(const struct run *run)
 {
     int64_t patience = run->config.start_patience_ms;
-    return run->n_nodes == run->config.nodes || run->late ||
+    return run->n_nodes + run->absent >= run->config.nodes || run->late ||
            (patience && run->full_at >= 0 && run->last_tick - run->full_at >= patience);
 }
 
@@ -94,13 +110,9 @@ int run_complete(const struct run *run)
     return gather_enough(run);
 }
 
-void run_not_launched(struct run *run, const char *node, int n, int64_t now)
+static void end_without(struct run *run, const char *node, int n, int64_t now)
 {
     char text[256], others[48] = "";
-    if (run->phase != RUN_GATHERING)
-        return;
-    for (int i = 0; i < run->n_nodes; i++)
-        run->nodes[i].state = RUN_NODE_GONE;
     if (n > 1)
         snprintf(others, sizeof others, " and %d more", n - 1);
     snprintf(text, sizeof text, "node %.128s%s did not answer while the step was launched", node,
@@ -109,10 +121,46 @@ void run_not_launched(struct run *run, const char *node, int n, int64_t now)
     run_end_because(run, RUN_CAUSE_NODE, 1, text, now);
 }
 
+void run_not_launched(struct run *run, const char *node, int n, int64_t now)
+{
+    if (run->phase != RUN_GATHERING)
+        return;
+    for (int i = 0; i < run->n_nodes; i++)
+        run->nodes[i].state = RUN_NODE_GONE;
+    end_without(run, node, n, now);
+}
+
+void run_absent(struct run *run, const char *node, int n, int64_t now)
+{
+    int missing = run->config.nodes - run->n_nodes;
+    run->answers = run->asked;
+    if (run->phase != RUN_GATHERING || run->cause)
+        return;
+    n = n < missing ? n : missing;
+    run->absent = n < run->absent_once ? n : run->absent_once;
+    run->absent_once = n;
+    if (run->absent && !may_become_enough(run, run->absent))
+        end_without(run, node, run->absent, now);
+}
+
+/* Ask twice within the patience, so that one that is dead is noticed by its end. */
+static void ask_for_missing(struct run *run, int64_t now)
+{
+    int64_t patience = run->config.start_patience_ms;
+    if (!patience || run->n_nodes == run->config.nodes || run->asked > run->answers ||
+        now - run->asked_at < patience / 2)
+        return;
+    run->asked++;
+    run->asked_at = now;
+}
+
 void gather_tick(struct run *run, int64_t now)
 {
     char text[256];
-    if (run->phase != RUN_GATHERING || !run->n_nodes || run->cause)
+    if (run->phase != RUN_GATHERING || run->cause)
+        return;
+    ask_for_missing(run, now);
+    if (!run->n_nodes)
         return;
     if (!enough_for_all(run))
         run->full_at = -1;

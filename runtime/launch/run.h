@@ -4,11 +4,12 @@
  * Gathering: nodes register until all are there, then ranks are placed and it is running. When
  * those that are there have been enough for all ranks of the plan for config.start_patience_ms, the
  * others are not waited for; one that comes after all is a spare. With fewer it never starts so
- * soon. Running: ranks finish, fail or are lost with their node. A failure ends a generation
- * (takeover.h); the next begins with the nodes that live, unless it is the end. The first cause
- * decides the end's code and text; nothing changes them afterwards but a cause that explains it
- * better and comes within SETTLE_MS (a rank that says "my peer is gone" is often heard before the
- * peer's own death).
+ * soon. Where none has come for half that time, srun is asked who of them cannot: those are not
+ * waited for once two answers agree, and too few without them are the end. Running: ranks finish,
+ * fail or are lost with their node. A failure ends a generation (takeover.h); the next begins with
+ * the nodes that live, unless it is the end. The first cause decides the end's code and text;
+ * nothing changes them afterwards but a cause that explains it better and comes within SETTLE_MS (a
+ * rank that says "my peer is gone" is often heard before the peer's own death).
  */
 #ifndef GTRAIN_LAUNCH_RUN_H
 #define GTRAIN_LAUNCH_RUN_H
@@ -105,6 +106,11 @@ struct run {
     int64_t first_node, last_tick;
     int64_t full_at;  /* since when there have been nodes for all ranks; -1: there are not */
     int late;         /* some nodes did not come in time: it goes on without them */
+    int64_t asked_at; /* when srun was last asked who of the missing cannot come, or one came */
+    int asked;        /* so often; not again before there is an answer */
+    int answers;
+    int absent;       /* missing nodes of which two answers in a row said so */
+    int absent_once;  /* the last one */
     int64_t furthest; /* step any rank has ever completed, -1 none */
     int ordered;      /* a rank ended on a signal to the step: nothing is taken over any more */
     int backs;        /* RUN_EXIT_BACK since it last got further */
@@ -143,6 +149,9 @@ int run_as_placement(const struct run *run, struct placement_node **nodes, int *
 /* srun gave up launching the step: this node, one of n, did not answer. What it launched on the
  * others it has ended, so none of those is lost. Nothing once ranks are placed. */
 void run_not_launched(struct run *run, const char *node, int n, int64_t now);
+/* srun was asked (run.asked) who of the nodes that have not come cannot come: n, of which this is
+ * one. */
+void run_absent(struct run *run, const char *node, int n, int64_t now);
 /* Give a node up. */
 void run_lose(struct run *run, int node, const char *why, int64_t silent_ms, int64_t now);
 /* Give the nodes' ranks their nodes; what ranks said is forgotten. */

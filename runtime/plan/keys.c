@@ -169,7 +169,8 @@ const struct plan_key plan_keys[] = {
      NULL, 0, "silence after which a node counts as lost"},
     {"resilience", "start_patience_ms", KEY_INT64, AT(resilience.start_patience_ms), 100, MAX_MS,
      "30000", NULL, NULL, 0,
-     "time that spares have to come once there are nodes for all ranks; later ones join"},
+     "time within which a node that died before it registered is noticed, and that spares have to "
+     "come once there are nodes for all ranks; later ones join"},
     {"resilience", "comm_timeout_ms", KEY_INT64, AT(resilience.comm_timeout_ms), 100, MAX_MS,
      "600000", NULL, NULL, 0, "longest single wait for another rank"},
     {"resilience", "stall_ms", KEY_INT64, AT(resilience.stall_ms), 100, MAX_MS, "120000", NULL,

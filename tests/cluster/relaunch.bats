@@ -84,6 +84,30 @@ ends_undisturbed() { # LAUNCHES-AFTER-THE-FIRST
     expect "the lost node in the placement" "$(grep -cw "$lost" "$dir/r/placement.txt")" 0
 }
 
+# Slurm has launched the step on a node that dies before its agent is heard of: srun is not told.
+@test "a needed node dies before it registers: noticed soon, and the step is launched on the others" {
+    local lost
+    cat >"$here/agent" <<END
+#!/bin/sh
+if [ "\$SLURM_NODEID" = 1 ] && [ ! -e \$PWD/held ]; then
+    echo "\$SLURMD_NODENAME" >\$PWD/held.new
+    mv \$PWD/held.new \$PWD/held
+    exec sleep 300
+fi
+exec $(tr ' ' '\n' <<<"$plugin_line" | sed -n 's/^agent=//p') "\$@"
+END
+    chmod 755 "$here/agent"
+    set_plugstack "$(sed -E "s,agent=/[^ ]*,agent=$here/agent," <<<"$plugin_line")"
+    submit 3 -N2 -n2 --exclusive --gtrain-plan="$here/train.yaml,training.steps=$run_steps,resilience.start_patience_ms=1000"
+    touch "$dir/go"
+    wait_for 20 test -e "$dir/held"
+    lost=$(cat "$dir/held")
+    "$cluster" kill "$lost" >/dev/null
+    ends_undisturbed 1
+    expect_match "$(cat "$dir/out")" "gtrain: node $lost did not answer while the step was launched; the step is launched again"
+    expect "the lost node in the placement" "$(grep -cw "$lost" "$dir/r/placement.txt")" 0
+}
+
 salloc_srun() { # SRUN-ARGS...
     bounded salloc -J "$name" -Q -N2 --ntasks-per-node=1 --gtrain-plan="$here/train.yaml,training.steps=$run_steps" \
         srun -u --gtrain-dir="$dir/r" "$@" >"$dir/out" 2>&1 3>&- &

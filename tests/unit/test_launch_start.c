@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -186,6 +187,95 @@ static void spares_have_their_time(void **state)
     }
 }
 
+/* Three nodes are needed of five: how many have come, what srun answers each time it is asked, and
+ * what becomes of it. */
+static void absent_ones_are_not_waited_for(void **state)
+{
+    (void)state;
+    enum { PATIENCE = 4000, ASKED = 6 };
+    static const struct {
+        int come, least_data, lost;
+        int absent[ASKED];    /* -1: no answer */
+        int64_t begins, ends; /* -1: not within all this */
+        const char *text;
+    } table[] = {
+        {4, 0, 0, {1}, 2 * PATIENCE / 2, -1, NULL}, /* as without: enough have come */
+        {2, 0, 0, {3, 3}, -1, PATIENCE, "node n9 and 2 more did not answer"},
+        {2, 0, 0, {3, 0, 3, 2, 2}, -1, -1, NULL}, /* one may still come */
+        {2, 0, 0, {0, 3, 3}, -1, 3 * PATIENCE / 2, "node n9 and 2 more did not answer"},
+        {2, 0, 0, {3, -1, 3}, -1, -1, NULL}, /* no more than one question at a time */
+        {2, 0, 0, {9, 9}, -1, PATIENCE, "node n9 and 2 more did not answer"},
+        {2, 1, 0, {3, 3}, PATIENCE, -1, NULL}, /* fewer replicas will do */
+        {2, 1, 0, {3, 2, 3, 2, 3}, -1, -1, NULL},
+        {3, 0, 1, {1, 1}, -1, -1, NULL},
+        {3, 0, 1, {2, 2}, -1, PATIENCE, "node n9 and 1 more did not answer"},
+        {0, 0, 0, {3, 3}, -1, PATIENCE, "node n9 and 2 more did not answer"},
+        {0, 0, 0, {2, 2}, -1, -1, NULL},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct run run;
+        struct err err;
+        struct run_config c = rig_config(5, 1, 3);
+        int64_t begins = -1, ends = -1;
+        int asked = 0;
+        c.start_patience_ms = PATIENCE;
+        c.least_data = table[i].least_data;
+        assert_int_equal(run_open(&run, &c, 0, &err), 0);
+        for (int k = 0; k < table[i].come; k++)
+            comes(&run, k, 0);
+        if (table[i].lost)
+            run_closed(&run, 0, 0);
+        for (int64_t t = 0; t < ASKED * PATIENCE / 2 && begins < 0 && ends < 0; t += BEAT) {
+            waits(&run, t, t);
+            if (run.asked > asked && table[i].absent[asked++] >= 0)
+                run_absent(&run, "n9", table[i].absent[asked - 1], t);
+            run_tick(&run, t);
+            if (run_complete(&run))
+                begins = t;
+            if (run.phase == RUN_ENDED)
+                ends = t;
+        }
+        if (begins != table[i].begins || ends != table[i].ends)
+            fail_msg("row %zu: begins %lld, ends %lld, not %lld, %lld", i, (long long)begins,
+                     (long long)ends, (long long)table[i].begins, (long long)table[i].ends);
+        assert_int_equal(run.machine, table[i].ends >= 0);
+        if (table[i].text)
+            assert_non_null(strstr(run.text, table[i].text));
+        run_close(&run);
+    }
+}
+
+/* Nobody is asked where nobody is missing, or no such time is set; each that comes has its own. */
+static void who_is_asked_for(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct run_config c = rig_config(3, 1, 3);
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    comes(&run, 0, 0);
+    assert_int_equal(waits(&run, 0, 60000), 60000);
+    assert_int_equal(run.asked, 0);
+    run_close(&run);
+    c.start_patience_ms = 4000;
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    comes(&run, 0, 0);
+    assert_int_equal(waits(&run, 0, 1900), 1900);
+    comes(&run, 1, 1900);
+    assert_int_equal(waits(&run, 1900, 3800), 3800);
+    assert_int_equal(run.asked, 0);
+    waits(&run, 3800, 3900);
+    assert_int_equal(run.asked, 1);
+    run_absent(&run, "n2", 1, 3900);
+    comes(&run, 2, 5000); /* it was only slow */
+    assert_int_equal(waits(&run, 5000, 60000), 5000);
+    assert_int_equal(run_complete(&run), 1);
+    run_absent(&run, "n2", 1, 5000);
+    run_absent(&run, "n2", 1, 5000);
+    assert_int_equal(run.cause, RUN_CAUSE_NONE);
+    run_close(&run);
+}
+
 /* A node is lost again while the others are waited for: with too few it does not begin. */
 static void never_with_too_few(void **state)
 {
@@ -236,9 +326,10 @@ static void late_ones_are_spares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strange_registrations),         cmocka_unit_test(nodes_that_never_come),
-        cmocka_unit_test(fewer_replicas_from_the_start), cmocka_unit_test(lost_at_the_start),
-        cmocka_unit_test(spares_have_their_time),        cmocka_unit_test(never_with_too_few),
+        cmocka_unit_test(strange_registrations),          cmocka_unit_test(nodes_that_never_come),
+        cmocka_unit_test(fewer_replicas_from_the_start),  cmocka_unit_test(lost_at_the_start),
+        cmocka_unit_test(spares_have_their_time),         cmocka_unit_test(never_with_too_few),
+        cmocka_unit_test(absent_ones_are_not_waited_for), cmocka_unit_test(who_is_asked_for),
         cmocka_unit_test(late_ones_are_spares),
     };
     return cmocka_run_group_tests_name("launch start", tests, NULL, NULL);

@@ -178,8 +178,8 @@ static void not_launched(void **state)
     struct message_register info = {.node = "n0", .local_tasks = 1};
     assert_int_equal(run_register(&run, &info, 0, &err), 0);
     run_closed(&run, 0, 1);
-    assert_int_equal(relaunch_hear(&r, "silent n", 8, &record), 0);
-    assert_int_equal(relaunch_hear(&r, "2\nnonsense\nsilent n1\nsil", 24, &record), 0);
+    assert_int_equal(relaunch_hear(&r, "silent n", 8, &run, &record), 0);
+    assert_int_equal(relaunch_hear(&r, "2\nnonsense\nsilent n1\nsil", 24, &run, &record), 0);
     relaunch_blame(&r, &run, &record, 2);
     run_tick(&run, 2);
     assert_int_equal(run.phase, RUN_ENDED);
@@ -192,10 +192,42 @@ static void not_launched(void **state)
     runstate_free(&record);
 }
 
+/* What srun answers: nodes that have registered do not count, and only an end is recorded. */
+static void absent(void **state)
+{
+    (void)state;
+    struct runstate record = {.begun = -1};
+    struct relaunch r;
+    struct run run;
+    struct err err;
+    static const char answer[] = "absent n0\nabsent n1\nabsent n2\nasked\n", none[] = "asked\n";
+    open_run(&run);
+    relaunch_begin(&r, "n0,n1,n2", 3, -1, &run, &record);
+    struct message_register info = {.node = "n0", .local_tasks = 1};
+    assert_int_equal(run_register(&run, &info, 0, &err), 0);
+    for (int i = 0; i < 4; i++) {
+        const char *text = i == 1 ? none : answer;
+        assert_int_equal(relaunch_answer(&r, &run, &record, i), 0); /* not complete yet */
+        assert_int_equal(relaunch_hear(&r, text, strlen(text), &run, &record), 0);
+        assert_int_equal(record.n_failed, 0);
+        assert_int_equal(run.cause, RUN_CAUSE_NONE);
+        assert_int_equal(relaunch_answer(&r, &run, &record, i), 0);
+    }
+    run_tick(&run, 4);
+    assert_int_equal(run.phase, RUN_ENDED);
+    assert_string_equal(run.text, "node n1 and 1 more did not answer while the step was launched");
+    assert_int_equal(record.n_failed, 2);
+    assert_string_equal(record.failed[1].node, "n2");
+    assert_int_equal(relaunch_possible(&r, &run, &record, 0), 0); /* n0 alone is too few */
+    relaunch_end(&r);
+    run_close(&run);
+    runstate_free(&record);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(which_nodes), cmocka_unit_test(which_words),
-                                       cmocka_unit_test(when), cmocka_unit_test(progress),
-                                       cmocka_unit_test(not_launched)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(which_nodes), cmocka_unit_test(which_words),  cmocka_unit_test(when),
+        cmocka_unit_test(progress),    cmocka_unit_test(not_launched), cmocka_unit_test(absent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
