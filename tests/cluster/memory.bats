@@ -54,6 +54,23 @@ assert_same_again() { # TWICE [GENERATION]
     expect_match "$(cat "$dir/events.jsonl")" '"restored",.*from the nodes. memory'
 }
 
+# As often as they pay: on a busy machine of two cores that is seldom.
+@test "snapshots: auto, a lost node: back to the newest that there is" {
+    local due begin
+    start_training 5 1 ,checkpoint.snapshots=auto
+    wait_for 40 grep -q '"kind":"interval"' "$dir/events.jsonl"
+    due=$(sed -n 's/.*"kind":"interval","step":\([0-9]*\),.*/\1/p' "$dir/events.jsonl" | head -n 1)
+    wait_for 40 at_step $((due + 5))
+    "$cluster" kill "$(node_of 1)" >/dev/null
+    assert_same
+    begin=$(sed -n 's/.*"kind":"restored","step":\([0-9]*\),.*from the nodes. memory.*/\1/p' "$dir/events.jsonl")
+    # Five have been made by then, behind five different steps.
+    [ "$begin" -ge 5 ] || { cat "$dir/events.jsonl"; return 1; }
+    # Whatever was complete behind it was computed again, and nothing before it.
+    expect "first step of generation 2" "$(sed -n 's/.*"step":\([0-9]*\),.*"generation":2,.*/\1/p' \
+        "$dir/metrics.jsonl" | head -n 1)" $((begin + 1))
+}
+
 # The memory is the agent's, and goes with it; the node is well, and yet what it had is lost.
 @test "an agent alone is killed: its node's partner has the state" {
     start_training 5 1
