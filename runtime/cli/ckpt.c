@@ -31,12 +31,13 @@ static const char help[] =
     "       gtrain ckpt prune [--keep N] [--dry-run] DIR    drop what no restore needs any more\n"
     "       gtrain ckpt reshard [--step N] SRC DST --plan PLAN    write one in another layout\n"
     "       gtrain ckpt import HF_DIR OUT    a run folder from published Llama weights\n"
-    "       gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N] DIR OUT\n"
-    "                                a Hugging Face folder from a checkpoint\n"
+    "       gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N]\n"
+    "                          [--like HF_DIR] DIR OUT    a Hugging Face folder from a checkpoint\n"
     "\n"
     "DIR is a run folder, a run's checkpoint folder, or a folder that holds several such.\n"
-    "Exit status: 0 all is well; 1 a file is damaged or missing, or nothing is committed;\n"
-    "2 wrong usage, or DIR or FILE cannot be read.\n";
+    "`gtrain ckpt COMMAND --help` says more of prune, reshard, import and export.\n"
+    "Exit status: 0 all is well; 1 a file is damaged or missing, nothing is committed, or reading\n"
+    "or writing failed; 2 wrong usage, or DIR, FILE or HF_DIR cannot be read or do not fit.\n";
 
 /* The node that writes here, by its log; a folder without one goes by its place in the list. */
 static void node_of(const char *folder, const char *run, int index, char out[CKPT_NODE_MAX + 1])

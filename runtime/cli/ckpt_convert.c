@@ -1,6 +1,8 @@
 /* ckpt_convert.c - `gtrain ckpt import | export`: between checkpoints and published weights. */
 #include "cli/cli.h"
 
+#include "base/number.h"
+#include "cli/interrupt.h"
 #include "hf/hf.h"
 
 #include <errno.h>
@@ -16,16 +18,19 @@
 static const char import_help[] =
     "usage: gtrain ckpt import HF_DIR OUT\n"
     "\n"
-    "Make the run folder OUT from a Llama folder of the Hugging Face kind (config.json; weights "
-    "in\n"
-    "model.safetensors, or in several files with an index; float32, bfloat16 or float16).\n";
+    "Make the run folder OUT, new or empty, from a Llama folder of the Hugging Face kind\n"
+    "(config.json; weights in model.safetensors, or in several files with an index; float32,\n"
+    "bfloat16 or float16).\n";
 
 static const char export_help[] =
-    "usage: gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N] DIR OUT\n"
+    "usage: gtrain ckpt export [--dtype f32|bf16|f16] [--step N] [--shard-bytes N]\n"
+    "                          [--like HF_DIR] DIR OUT\n"
     "\n"
-    "Make the folder OUT, with config.json and the weights, which transformers and others load,\n"
-    "from a checkpoint of the run folder DIR.\n"
+    "Make the folder OUT, new or empty, with config.json and the weights, which transformers and\n"
+    "others load, from a checkpoint of the run folder DIR.\n"
     "\n"
+    "  --like HF_DIR     the published folder that the model came from: its tokenizer's files,\n"
+    "                    special tokens and max_position_embeddings are taken over\n"
     "  --dtype D         of the weights (default f32)\n"
     "  --step N          of the checkpoint (default: the newest committed)\n"
     "  --shard-bytes N   of tensors in one file at most (default 5000000000)\n";
@@ -38,6 +43,25 @@ static bool asks_for_help(int argc, char **argv)
     return false;
 }
 
+static void tell(void *arg, int file, int files, int64_t bytes)
+{
+    char size[NUMBER_BYTES];
+    (void)arg;
+    if (files == 1)
+        return; /* the last line says it */
+    printf("  file %d of %d: %s\n", file, files, number_size((double)bytes, size));
+    fflush(stdout);
+}
+
+/* Says what went wrong, if something did; the exit code. Ends by the signal that came. */
+static int ended(const char *what, int rv, const struct err *err)
+{
+    if (rv)
+        cli_error("%s: %s", what, err->text);
+    interrupt_release(!rv);
+    return rv == HF_FAILED ? EXIT_FAILED : rv ? EXIT_USAGE : EXIT_OK;
+}
+
 int cli_ckpt_import(int argc, char **argv)
 {
     struct err err;
@@ -47,10 +71,10 @@ int cli_ckpt_import(int argc, char **argv)
         fputs(import_help, help ? stdout : stderr);
         return help ? EXIT_OK : EXIT_USAGE;
     }
-    if (hf_import(argv[1], argv[2], &parameters, &err)) {
-        cli_error("import: %s", err.text);
-        return EXIT_USAGE;
-    }
+    struct hf_watch watch = {.stop = interrupt_catch(), .tell = tell};
+    int code = ended("import", hf_import(argv[1], argv[2], &watch, &parameters, &err), &err);
+    if (code)
+        return code;
     printf("%s: %" PRId64 " parameters. Name your data in %s/plan.yaml, then\n"
            "    gtrain train --plan %s/plan.yaml --dir %s\n",
            argv[2], parameters, argv[2], argv[2], argv[2]);
@@ -82,6 +106,9 @@ static int take_option(struct hf_export_options *o, int option)
         return -1;
     case 's':
         return read_whole("step", optarg, 0, &o->step);
+    case 'l':
+        o->like = optarg;
+        return 0;
     case 'b':
         return read_whole("shard-bytes", optarg, 1, &o->shard_bytes);
     default:
@@ -90,14 +117,26 @@ static int take_option(struct hf_export_options *o, int option)
     }
 }
 
+static void print_exported(const struct hf_export_options *o, const struct hf_exported *done)
+{
+    printf("%s: the weights after step %" PRId64 ", %s; max_position_embeddings is %" PRId64 "\n",
+           o->out, done->position.step, hf_dtype_name(o->dtype), done->positions);
+    if (o->like)
+        printf("    with %d files for tokenizer and generation from %s\n", done->copied, o->like);
+    else
+        printf("    without a tokenizer, which vLLM and llama.cpp want: copy its files from where "
+               "you have\n    them, or name a published folder by --like\n");
+}
+
 int cli_ckpt_export(int argc, char **argv)
 {
     static const struct option options[] = {{"dtype", required_argument, NULL, 'd'},
                                             {"step", required_argument, NULL, 's'},
                                             {"shard-bytes", required_argument, NULL, 'b'},
+                                            {"like", required_argument, NULL, 'l'},
                                             {0}};
     struct hf_export_options o = {.step = -1, .shard_bytes = SHARD_BYTES};
-    struct ckpt_position position;
+    struct hf_exported done;
     struct err err;
     int option;
     if (asks_for_help(argc, argv)) {
@@ -113,11 +152,9 @@ int cli_ckpt_export(int argc, char **argv)
     }
     o.run_dir = argv[optind];
     o.out = argv[optind + 1];
-    if (hf_export(&o, &position, &err)) {
-        cli_error("export: %s", err.text);
-        return EXIT_USAGE;
-    }
-    printf("%s: the weights after step %" PRId64 ", %s\n", o.out, position.step,
-           hf_dtype_name(o.dtype));
-    return EXIT_OK;
+    o.watch = (struct hf_watch){.stop = interrupt_catch(), .tell = tell};
+    int code = ended("export", hf_export(&o, &done, &err), &err);
+    if (!code)
+        print_exported(&o, &done);
+    return code;
 }

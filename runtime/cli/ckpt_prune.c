@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 
 #include "base/number.h"
 #include "cli/ckpt_place.h"
+#include "hf/new_folder.h"
 #include "launch/rundir.h"
 #include "plan/keys.h"
 #include "prune.h"
@@ -28,7 +30,9 @@ static const char help[] =
     "\n"
     "Drop from DIR, a run folder or a folder of checkpoints that no run is using: committed\n"
     "checkpoints beyond the newest N, older files that were never committed, and halves that dead\n"
-    "writers left. What is not gtrain's is not touched.\n"
+    "writers left. And the folders NAME.part.PROCESS, in DIR or of DIR's own NAME, that import,\n"
+    "export and reshard left when they were killed; DIR may be one of these itself. What is not\n"
+    "gtrain's is not touched.\n"
     "\n"
     "  --keep N    committed checkpoints that stay, 2 or more (default: of a run folder what its\n"
     "              plan keeps, else 2)\n"
@@ -38,7 +42,56 @@ struct request {
     const char *dir;
     int keep; /* -1: the default */
     bool dry_run, locked;
+    int parts; /* halves of folders: found, and gone or to go */
 };
+
+/* ---- folders that were half made ---- */
+
+static void tell_part(void *arg, const char *path, enum new_folder_maker maker, int64_t bytes)
+{
+    struct request *q = arg;
+    char size[NUMBER_BYTES], shown[PATH_MAX];
+    plan_shown(path, shown, sizeof shown);
+    number_size((double)bytes, size);
+    q->parts++;
+    if (maker == NEW_FOLDER_DEAD)
+        printf("%s %s (%s): half made by a process that is gone\n",
+               q->dry_run ? "would drop" : "dropped", shown, size);
+    else if (maker == NEW_FOLDER_ALIVE)
+        printf("%s (%s): is being made, stays\n", shown, size);
+    else
+        printf(
+            "%s (%s): cannot be told from somebody else's, stays; if nobody writes there, remove "
+            "it\n",
+            shown, size);
+}
+
+/* NAME.part.PROCESS below dir, and beside it those of its own name; or dir itself, if it is one:
+ * then that is all there is to do. */
+static int prune_parts(struct request *q, bool *all, struct err *err)
+{
+    char *copies[2] = {strdup(q->dir), strdup(q->dir)};
+    const char *name = copies[0] ? basename(copies[0]) : NULL;
+    struct new_folder_prune p = {.dry_run = q->dry_run, .tell = tell_part, .arg = q};
+    int rv = name && copies[1] ? 0 : err_set(err, "no memory");
+    *all = !rv && new_folder_is_part(name);
+    if (!rv) {
+        p.dir = dirname(copies[1]);
+        p.name = *all ? NULL : name;
+        p.whole = *all ? name : NULL;
+        rv = new_folder_prune(&p, err);
+    }
+    if (!rv && !*all) {
+        p.dir = q->dir;
+        p.name = NULL;
+        rv = new_folder_prune(&p, err);
+    }
+    free(copies[0]);
+    free(copies[1]);
+    return rv;
+}
+
+/* ---- checkpoints ---- */
 
 static void tell(void *arg, const char *name, int64_t bytes, const char *why)
 {
@@ -82,7 +135,7 @@ static int prune_place(struct request *q, const char *dir, int keep)
     if (place_find(&p, dir, &err)) {
         cli_error("prune: %s", err.text);
         rv = EXIT_USAGE;
-    } else if (!p.n_runs) {
+    } else if (!p.n_runs && !q->parts) {
         cli_error("prune: %s: there are no checkpoints here or one level below", dir);
         rv = EXIT_USAGE;
     }
@@ -179,6 +232,14 @@ int cli_ckpt_prune(int argc, char **argv)
         return EXIT_USAGE;
     }
     q.dir = argv[optind];
+    bool all;
+    struct err err;
+    if (!*q.dir || prune_parts(&q, &all, &err)) {
+        cli_error("prune: %s", *q.dir ? err.text : "the name given is empty");
+        return *q.dir ? EXIT_FAILED : EXIT_USAGE;
+    }
+    if (q.parts && (all || access(q.dir, F_OK)))
+        return EXIT_OK;
     if (run_folder_is(q.dir))
         return prune_run_folder(&q);
     return prune_place(&q, q.dir, q.keep >= 0 ? q.keep : PRUNE_KEEP);

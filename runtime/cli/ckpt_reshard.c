@@ -14,6 +14,7 @@
 
 #include "base/number.h"
 #include "cli/ckpt_place.h"
+#include "cli/interrupt.h"
 #include "hf/new_folder.h"
 #include "launch/rundir.h"
 #include "train/rewrite.h"
@@ -45,6 +46,7 @@ struct request {
     const char *tiers[2];  /* then */
     struct weights_source from;
     struct plan *plan;
+    const atomic_bool *stop;
 };
 
 /* ---- SRC ---- */
@@ -119,7 +121,8 @@ static void tell(void *arg, int rank, int64_t bytes)
 static int fill_folder(struct request *q, struct rewrite *r, const char *folder, struct err *err)
 {
     char dir[PATH_MAX], run_id[RUNDIR_ID_BYTES];
-    struct rewrite_target target = {.dir = dir, .run_id = run_id, .tell = tell, .arg = q};
+    struct rewrite_target target = {
+        .dir = dir, .run_id = run_id, .tell = tell, .arg = q, .stop = q->stop};
     int lock = rundir_lock(folder, err);
     if (lock < 0)
         return -1;
@@ -133,35 +136,36 @@ static int fill_folder(struct request *q, struct rewrite *r, const char *folder,
     return rv ? -1 : 0;
 }
 
+/* 0, or the exit code with err. */
 static int make_folder(struct request *q, struct rewrite *r, struct err *err)
 {
     struct new_folder folder;
-    rmdir(q->target); /* an empty one makes way; anything else is refused below */
-    if (new_folder_begin(&folder, q->target, err))
-        return -1;
+    int64_t bytes = rewrite_bytes(r, err);
+    if (bytes < 0 || new_folder_begin(&folder, q->target, err))
+        return EXIT_USAGE;
     if (folder.left)
         cli_error("reshard: note: %s may be what another one left when it was killed; if nobody is "
                   "writing there, remove it",
                   folder.left);
-    if (!fill_folder(q, r, folder.temp, err))
-        return new_folder_commit(&folder, err);
+    if (!new_folder_room(&folder, bytes, err) && !fill_folder(q, r, folder.temp, err))
+        return new_folder_commit(&folder, err) ? EXIT_FAILED : EXIT_OK;
     new_folder_abort(&folder);
-    return -1;
+    return EXIT_FAILED;
 }
 
 static int reshard(struct request *q, struct err *err)
 {
     struct rewrite r = {.plan = NULL};
-    int rv = -1;
+    int code = EXIT_USAGE;
     if (load_plan(q, err) || find_source(q, err))
-        return -1;
+        return code;
     if (!rewrite_open(&r, &q->from, q->step, q->plan, err)) {
         printf("%s: step %" PRId64 " of %d ranks, for %d\n", q->source, r.decision.position.step,
                r.decision.world, q->plan->world);
-        rv = make_folder(q, &r, err);
+        code = make_folder(q, &r, err);
     }
     rewrite_close(&r);
-    return rv;
+    return code;
 }
 
 static int take_step(struct request *q, const char *text)
@@ -205,15 +209,17 @@ int cli_ckpt_reshard(int argc, char **argv)
         }
     if (read_options(&q, argc, argv))
         return EXIT_USAGE;
-    int rv = reshard(&q, &err);
-    if (rv)
+    q.stop = interrupt_catch();
+    int code = reshard(&q, &err);
+    if (code)
         cli_error("reshard: %s", err.text);
-    else
+    interrupt_release(!code);
+    if (!code)
         printf("%s: a run folder. To go on from it:\n"
                "    gtrain train --plan %s/plan.yaml --dir %s\n",
                q.target, q.target, q.target);
     plan_free(q.plan);
     run_folder_close(&q.run);
     place_free(&q.place);
-    return rv ? EXIT_USAGE : EXIT_OK;
+    return code;
 }

@@ -41,10 +41,12 @@ void cli_error(const char *format, ...)
 
 int cli_run(int (*run)(int argc, char **argv), const char *name, int argc, char **argv)
 {
-    char prefix[64];
+    char prefix[64], *was = argv[0];
     snprintf(prefix, sizeof prefix, "gtrain: %s", name);
     argv[0] = prefix;
-    return run(argc, argv);
+    int code = run(argc, argv);
+    argv[0] = was;
+    return code;
 }
 
 struct plan *cli_load_plan(const char *spec)

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Longer than any real one. */
@@ -91,6 +92,9 @@ static int check_kind(const struct json_object *o, struct err *err)
     }
     if (check_whole_heads(o, err))
         return -1;
+    if (get(o, "quantization_config"))
+        return err_set(err, "quantization_config is there: only weights in float32, bfloat16 or "
+                            "float16 are read");
     for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
         bool on;
         if (take_bool(o, off[i], &on, err))
@@ -114,7 +118,24 @@ static int check_rope_keys(const struct json_object *rope, struct err *err)
     return 0;
 }
 
-static int take_scaling(const struct json_object *scaling, struct plan_model *m, struct err *err)
+/* Where the frequencies were not scaled: said here or one level above, else all positions. */
+static int take_original(const struct json_object *o, const struct json_object *scaling,
+                         int64_t positions, int64_t *out, struct err *err)
+{
+    static const char key[] = "original_max_position_embeddings";
+    const int64_t most = INT64_C(1) << 40;
+    int64_t above;
+    if (take_whole(o, key, most, positions, &above, err) ||
+        take_whole(scaling, key, most, above, out, err))
+        return -1;
+    if (get(o, key) && *out != above)
+        return err_set(err, "%s is %" PRId64 " and, in the rotary settings, %" PRId64, key, above,
+                       *out);
+    return 0;
+}
+
+static int take_scaling(const struct json_object *o, const struct json_object *scaling,
+                        int64_t positions, struct plan_model *m, struct err *err)
 {
     struct json_object *type = get(scaling, "rope_type");
     if (!type)
@@ -131,26 +152,66 @@ static int take_scaling(const struct json_object *scaling, struct plan_model *m,
                              err) ||
                    take_real(scaling, "high_freq_factor", NAN, &m->rope_scaling.high_freq_factor,
                              err) ||
-                   take_whole(scaling, "original_max_position_embeddings", INT64_C(1) << 40, 0,
-                              &m->rope_scaling.original_context, err)
+                   take_original(o, scaling, positions, &m->rope_scaling.original_context, err)
                ? -1
                : 0;
 }
 
-/* rope_theta and rope_scaling, or both in rope_parameters; 10000 is what the library takes where
- * nothing is said. */
-static int take_rope(const struct json_object *o, struct plan_model *m, struct err *err)
+/* What stands under the key; NULL: nothing, or an empty object. */
+static int take_object(const struct json_object *o, const char *key, struct json_object **out,
+                       struct err *err)
 {
-    struct json_object *all = get(o, "rope_parameters");
-    struct json_object *scaling = all ? all : get(o, "rope_scaling");
-    if (scaling && json_object_get_type(scaling) != json_type_object)
-        return err_set(err, "%s is a %s: an object is expected",
-                       all ? "rope_parameters" : "rope_scaling", kind_of(scaling));
+    *out = get(o, key);
+    if (*out && json_object_get_type(*out) != json_type_object)
+        return err_set(err, "%s is a %s: an object is expected", key, kind_of(*out));
+    if (*out && !json_object_object_length(*out))
+        *out = NULL;
+    return 0;
+}
+
+/* theta stands above the object, or in it, which counts more; 10000 is what the library takes where
+ * nothing is said. */
+static int take_rope_from(const struct json_object *o, const struct json_object *object,
+                          int64_t positions, struct plan_model *m, struct err *err)
+{
     if (take_real(o, "rope_theta", 10000, &m->rope_theta, err))
         return -1;
-    if (all && take_real(all, "rope_theta", m->rope_theta, &m->rope_theta, err))
+    if (!object)
+        return 0;
+    return take_real(object, "rope_theta", m->rope_theta, &m->rope_theta, err) ||
+                   check_rope_keys(object, err) || take_scaling(o, object, positions, m, err)
+               ? -1
+               : 0;
+}
+
+static bool same_rope(const struct plan_model *a, const struct plan_model *b)
+{
+    return a->rope_theta == b->rope_theta && a->rope_scaling.on == b->rope_scaling.on &&
+           a->rope_scaling.factor == b->rope_scaling.factor &&
+           a->rope_scaling.low_freq_factor == b->rope_scaling.low_freq_factor &&
+           a->rope_scaling.high_freq_factor == b->rope_scaling.high_freq_factor &&
+           a->rope_scaling.original_context == b->rope_scaling.original_context;
+}
+
+/* The older way, rope_theta and rope_scaling, or the newer, both in rope_parameters. Of programs
+ * that know both some read the one first and some the other. */
+static int take_rope(const struct json_object *o, int64_t positions, struct plan_model *m,
+                     struct err *err)
+{
+    struct json_object *older, *newer;
+    struct plan_model other = *m;
+    if (take_object(o, "rope_scaling", &older, err) ||
+        take_object(o, "rope_parameters", &newer, err) ||
+        take_rope_from(o, newer ? newer : older, positions, m, err))
         return -1;
-    return scaling && (check_rope_keys(scaling, err) || take_scaling(scaling, m, err)) ? -1 : 0;
+    if (!newer || !older)
+        return 0;
+    if (take_rope_from(o, older, positions, &other, err))
+        return -1;
+    return same_rope(m, &other)
+               ? 0
+               : err_set(err, "rope_scaling and rope_parameters are both there and say different "
+                              "things: remove the one that is not meant");
 }
 
 static int take_model(const struct json_object *o, struct hf_config *c, struct err *err)
@@ -180,16 +241,56 @@ static int take_model(const struct json_object *o, struct hf_config *c, struct e
         take_real(o, "initializer_range", 0.02, &m->init_std, err) ||
         take_bool(o, "tie_word_embeddings", &m->tied, err))
         return -1;
-    return take_rope(o, m, err);
+    return take_rope(o, c->positions, m, err);
+}
+
+static const char *const token_keys[HF_TOKENS] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+/* A number, or a list of numbers. */
+static bool is_tokens(const struct json_object *o)
+{
+    if (json_object_get_type(o) != json_type_array)
+        return json_object_get_type(o) == json_type_int;
+    for (size_t i = 0; i < json_object_array_length(o); i++)
+        if (json_object_get_type(json_object_array_get_idx(o, i)) != json_type_int)
+            return false;
+    return true;
+}
+
+static int take_tokens(const struct json_object *o, struct hf_tokens *tokens, struct err *err)
+{
+    for (int i = 0; i < HF_TOKENS; i++) {
+        struct json_object *value = get(o, token_keys[i]);
+        if (!value)
+            continue;
+        if (!is_tokens(value))
+            return err_set(err, "%s is %.60s: a whole number, or a list of such, is expected",
+                           token_keys[i], json_object_to_json_string(value));
+        if (!(tokens->text[i] = strdup(json_object_to_json_string(value))))
+            return err_set(err, "no memory");
+    }
+    return 0;
 }
 
 int hf_config_read(const char *path, struct hf_config *out, struct err *err)
 {
     memset(out, 0, sizeof *out);
     struct json_object *o = json_file_read(path, CONFIG_MAX_BYTES, err);
-    int rv = o && !check_kind(o, err) && !take_model(o, out, err) ? 0 : -1;
+    int rv =
+        o && !check_kind(o, err) && !take_model(o, out, err) && !take_tokens(o, &out->tokens, err)
+            ? 0
+            : -1;
     json_object_put(o);
+    if (rv)
+        hf_config_free(out);
     return rv ? err_prefix(err, "%s", path) : 0;
+}
+
+void hf_config_free(struct hf_config *c)
+{
+    for (int i = 0; i < HF_TOKENS; i++)
+        free(c->tokens.text[i]);
+    memset(c, 0, sizeof *c);
 }
 
 const char *hf_real(double value, char text[NUMBER_BYTES])
@@ -200,13 +301,24 @@ const char *hf_real(double value, char text[NUMBER_BYTES])
     return text;
 }
 
-int hf_config_write(FILE *out, const struct plan_model *m, int64_t positions, enum hf_dtype dtype)
+/* null where nobody knows: what a reader takes where nothing is said is another model's. */
+static void write_tokens(FILE *out, const struct hf_tokens *tokens)
+{
+    for (int i = 0; i < HF_TOKENS; i++) {
+        const char *text = tokens && tokens->text[i] ? tokens->text[i] : "null";
+        fprintf(out, "  \"%s\": %s,\n", token_keys[i], text);
+    }
+}
+
+int hf_config_write(FILE *out, const struct plan_model *m, int64_t positions, enum hf_dtype dtype,
+                    const struct hf_tokens *tokens)
 {
     char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES];
+    fprintf(out, "{\n"
+                 "  \"architectures\": [\"LlamaForCausalLM\"],\n"
+                 "  \"attention_bias\": false,\n");
+    write_tokens(out, tokens);
     fprintf(out,
-            "{\n"
-            "  \"architectures\": [\"LlamaForCausalLM\"],\n"
-            "  \"attention_bias\": false,\n"
             "  \"head_dim\": %" PRId64 ",\n"
             "  \"hidden_act\": \"silu\",\n"
             "  \"hidden_size\": %" PRId64 ",\n"

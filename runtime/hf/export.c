@@ -2,7 +2,9 @@
 #include "hf/hf.h"
 
 #include "hf/config.h"
+#include "hf/like.h"
 #include "hf/new_folder.h"
+#include "hf/watch.h"
 #include "train/run_folder.h"
 #include "train/weights.h"
 
@@ -15,10 +17,15 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { WINDOW_VALUES = 2 << 20 }; /* 16 MiB as double, or a row */
+
 struct export
 {
     const struct hf_export_options *options;
     const struct plan *plan;
+    struct hf_config like; /* zero: none */
+    bool unfit;            /* a value, not the machine, ended it */
+    int copied;
     struct weights weights;
     int n;       /* tensors */
     int *begins; /* of each file: its first tensor; n behind the last */
@@ -35,6 +42,15 @@ static int64_t elements(const struct export *x, int number)
 static int64_t bytes_of(const struct export *x, int number)
 {
     return elements(x, number) * (int64_t)hf_dtype_bytes(x->options->dtype);
+}
+
+/* Of tensors [first, end). */
+static int64_t bytes_between(const struct export *x, int first, int end)
+{
+    int64_t bytes = 0;
+    for (int i = first; i < end; i++)
+        bytes += bytes_of(x, i);
+    return bytes;
 }
 
 static int cut_files(struct export *x, struct err *err)
@@ -103,23 +119,53 @@ static int write_header(const struct export *x, int file, FILE *out, struct err 
     return rv;
 }
 
+/* Rows of a tensor, on their way. */
+struct rows {
+    int64_t first, n; /* of the tensor; of a vector, elements */
+    int64_t cols;
+    double *values;
+    void *narrow;
+};
+
+static int write_rows(struct export *x, int number, const struct rows *rows, FILE *out,
+                      struct err *err)
+{
+    const char *name = x->weights.wanted[number].name;
+    enum hf_dtype dtype = x->options->dtype;
+    size_t n = (size_t)(rows->n * rows->cols);
+    if (watch_stopped(&x->options->watch, err) ||
+        weights_read_rows(&x->weights, number, rows->first, rows->n, rows->values, err))
+        return -1;
+    size_t good = hf_narrow(dtype, rows->values, n, rows->narrow);
+    if (good < n) {
+        x->unfit = true;
+        return err_set(err, "%s, element %" PRId64 ": %g is too large for %s: use another dtype",
+                       name, rows->first * rows->cols + (int64_t)good, rows->values[good],
+                       hf_dtype_name(dtype));
+    }
+    if (fwrite(rows->narrow, hf_dtype_bytes(dtype), n, out) != n)
+        return err_set_errno(err, errno, "writing %s", name);
+    return 0;
+}
+
+/* Some rows at a time: memory does not depend on the tensor. */
 static int write_tensor(struct export *x, int number, FILE *out, struct err *err)
 {
-    size_t n = (size_t)elements(x, number);
-    const char *name = x->weights.wanted[number].name;
-    double *values = malloc(n * sizeof *values);
-    void *narrow = malloc((size_t)bytes_of(x, number));
-    int rv = values && narrow ? 0 : err_set(err, "no memory for %s", name);
-    if (!rv)
-        rv = weights_read(&x->weights, number, values, err);
-    size_t good = rv ? n : hf_narrow(x->options->dtype, values, n, narrow);
-    if (good < n)
-        rv = err_set(err, "%s, element %zu: %g is too large for %s: use another dtype", name, good,
-                     values[good], hf_dtype_name(x->options->dtype));
-    if (!rv && fwrite(narrow, hf_dtype_bytes(x->options->dtype), n, out) != n)
-        rv = err_set_errno(err, errno, "writing %s", name);
-    free(values);
-    free(narrow);
+    const struct ckpt_tensor *t = &x->weights.wanted[number];
+    struct rows rows = {.cols = t->dims == 2 ? t->global[1] : 1};
+    int64_t together = rows.cols < WINDOW_VALUES ? WINDOW_VALUES / rows.cols : 1;
+    if (together > t->global[0])
+        together = t->global[0];
+    size_t values = (size_t)(together * rows.cols);
+    rows.values = malloc(values * sizeof *rows.values);
+    rows.narrow = malloc(values * hf_dtype_bytes(x->options->dtype));
+    int rv = rows.values && rows.narrow ? 0 : err_set(err, "no memory for rows of %s", t->name);
+    for (; !rv && rows.first < t->global[0]; rows.first += rows.n) {
+        rows.n = t->global[0] - rows.first < together ? t->global[0] - rows.first : together;
+        rv = write_rows(x, number, &rows, out, err);
+    }
+    free(rows.values);
+    free(rows.narrow);
     return rv;
 }
 
@@ -160,15 +206,13 @@ static int write_file(struct export *x, int file, struct err *err)
 static int write_index(const struct export *x, struct err *err)
 {
     char path[PATH_MAX], name[64];
-    int64_t total = 0;
     FILE *out;
     if (x->n_files == 1)
         return 0;
     if (open_new(x, "model.safetensors.index.json", path, &out, err))
         return -1;
-    for (int i = 0; i < x->n; i++)
-        total += bytes_of(x, i);
-    fprintf(out, "{\n  \"metadata\": {\"total_size\": %" PRId64 "},\n  \"weight_map\": {", total);
+    fprintf(out, "{\n  \"metadata\": {\"total_size\": %" PRId64 "},\n  \"weight_map\": {",
+            bytes_between(x, 0, x->n));
     for (int file = 0; file < x->n_files; file++)
         for (int i = x->begins[file]; i < x->begins[file + 1]; i++) {
             file_name(x, file, name);
@@ -179,14 +223,14 @@ static int write_index(const struct export *x, struct err *err)
 }
 
 /* The longest context that the model is known to be made for. */
-static int64_t positions_of(const struct plan *plan)
+static int64_t positions_of(const struct export *x)
 {
-    double scaled =
-        plan->model.rope_scaling.on
-            ? plan->model.rope_scaling.factor * (double)plan->model.rope_scaling.original_context
-            : 0;
-    int64_t sequence = plan->training.sequence;
-    return scaled > (double)sequence ? (int64_t)scaled : sequence;
+    const struct plan *plan = x->plan;
+    int64_t sequence = plan->training.sequence, known = x->like.positions;
+    if (!known && plan->model.rope_scaling.on)
+        known = (int64_t)(plan->model.rope_scaling.factor *
+                          (double)plan->model.rope_scaling.original_context);
+    return known > sequence ? known : sequence;
 }
 
 static int write_config(const struct export *x, struct err *err)
@@ -195,17 +239,22 @@ static int write_config(const struct export *x, struct err *err)
     FILE *out;
     if (open_new(x, "config.json", path, &out, err))
         return -1;
-    hf_config_write(out, &x->plan->model, positions_of(x->plan), x->options->dtype);
+    hf_config_write(out, &x->plan->model, positions_of(x), x->options->dtype, &x->like.tokens);
     return close_new(out, path, 0, err);
 }
 
 static int write_folder(struct export *x, struct err *err)
 {
-    if (cut_files(x, err) || write_config(x, err) || write_index(x, err))
+    if (write_config(x, err) || write_index(x, err))
         return -1;
-    for (int i = 0; i < x->n_files; i++)
+    if (x->options->like && like_copy(x->options->like, x->folder, &x->copied, err))
+        return -1;
+    for (int i = 0; i < x->n_files; i++) {
         if (write_file(x, i, err))
             return -1;
+        watch_tell(&x->options->watch, i + 1, x->n_files,
+                   bytes_between(x, x->begins[i], x->begins[i + 1]));
+    }
     return 0;
 }
 
@@ -235,31 +284,37 @@ static int export_to_new(struct export *x, struct err *err)
 {
     struct new_folder folder;
     if (new_folder_begin(&folder, x->options->out, err))
-        return -1;
+        return HF_UNFIT;
     x->folder = folder.temp;
-    if (!write_folder(x, err))
-        return new_folder_commit(&folder, err);
+    if (!new_folder_room(&folder, bytes_between(x, 0, x->n), err) && !write_folder(x, err))
+        return new_folder_commit(&folder, err) ? HF_FAILED : 0;
     new_folder_abort(&folder);
-    return -1;
+    return x->unfit ? HF_UNFIT : HF_FAILED;
 }
 
-int hf_export(const struct hf_export_options *options, struct ckpt_position *position,
-              struct err *err)
+static int open_all(struct export *x, struct run_folder *f, struct err *err)
+{
+    if (run_folder_open(f, x->options->run_dir, NULL, err))
+        return -1;
+    x->plan = f->plan;
+    x->n = model_count(&f->plan->model);
+    if (x->options->like && like_open(x->options->like, &f->plan->model, &x->like, err))
+        return -1;
+    return open_weights(x, f, err) || cut_files(x, err) ? -1 : 0;
+}
+
+int hf_export(const struct hf_export_options *options, struct hf_exported *done, struct err *err)
 {
     struct export x = {.options = options};
     struct run_folder f;
-    int rv = run_folder_open(&f, options->run_dir, NULL, err);
-    if (!rv) {
-        x.plan = f.plan;
-        x.n = model_count(&f.plan->model);
-        rv = open_weights(&x, &f, err);
-    }
-    if (!rv)
-        rv = export_to_new(&x, err);
-    if (!rv && position)
-        *position = x.weights.decision.position;
+    int rv = open_all(&x, &f, err) ? HF_UNFIT : export_to_new(&x, err);
+    if (!rv && done)
+        *done = (struct hf_exported){.position = x.weights.decision.position,
+                                     .positions = positions_of(&x),
+                                     .copied = x.copied};
     weights_close(&x.weights);
     run_folder_close(&f);
+    hf_config_free(&x.like);
     free(x.begins);
     return rv;
 }

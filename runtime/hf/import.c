@@ -9,6 +9,7 @@
 #include "hf/config.h"
 #include "hf/new_folder.h"
 #include "hf/source.h"
+#include "hf/watch.h"
 #include "launch/rundir.h"
 #include "train/model.h"
 #include "train/reshard.h"
@@ -24,9 +25,12 @@
 /* Of one file, unless one tensor is larger. */
 #define FILE_BYTES (INT64_C(4) << 30)
 
+enum { PIECE_VALUES = 1 << 20 }; /* read at once: between two a stop is seen */
+
 enum { SEQUENCE_MOST = 4096 }; /* tokens: where the plan starts; the model may see more */
 
 struct import {
+    const struct hf_watch *watch;
     struct hf_config config;
     struct hf_source source;
     int n;                          /* tensors of the model */
@@ -34,6 +38,7 @@ struct import {
     struct ckpt_tensor *list;       /* for the engine, by number; gtrain.layout last */
     char (*names)[sizeof((struct model_tensor *)0)->name];
     int64_t parameters;
+    char *plan;                                  /* its text */
     char dir[PATH_MAX], run_id[RUNDIR_ID_BYTES]; /* of the checkpoint */
     uint32_t epoch;
     int first, end; /* the file that is written: its first tensor, behind its last */
@@ -65,40 +70,43 @@ static int check_shape(const struct hf_tensor *found, const struct model_tensor 
 }
 
 /* A tied model's files may hold the head too, if it is the embedding. */
-static int check_tied_head(const struct import *m, const struct hf_tensor *head, struct err *err)
+static int compare_head(const struct import *m, const struct hf_tensor *head, float *a, float *b,
+                        struct err *err)
 {
     const struct hf_tensor *embedding = m->found[0];
-    size_t n = (size_t)(m->config.model.vocab * m->config.model.hidden);
+    int64_t count = hf_source_count(embedding);
+    for (int64_t at = 0; at < count; at += PIECE_VALUES) {
+        int64_t n = count - at < PIECE_VALUES ? count - at : PIECE_VALUES;
+        if (watch_stopped(m->watch, err) || hf_source_read(head, at, n, a, err) ||
+            hf_source_read(embedding, at, n, b, err))
+            return -1;
+        if (memcmp(a, b, (size_t)n * sizeof *a))
+            return err_set(err,
+                           "tie_word_embeddings is true, but lm_head.weight in %s is not the "
+                           "embedding",
+                           head->file->path);
+    }
+    return 0;
+}
+
+static int check_tied_head(const struct import *m, const struct hf_tensor *head, struct err *err)
+{
     struct model_tensor t;
     model_tensor(&m->config.model, 0, &t);
     if (check_shape(head, &t, err))
         return -1;
-    float *a = malloc(n * sizeof *a), *b = malloc(n * sizeof *b);
-    int rv = a && b ? 0 : err_set(err, "no memory to compare the head");
-    if (!rv && (hf_source_read(head, a, err) || hf_source_read(embedding, b, err)))
-        rv = -1;
-    if (!rv && memcmp(a, b, n * sizeof *a))
-        rv = err_set(err,
-                     "tie_word_embeddings is true, but lm_head.weight in %s is not the "
-                     "embedding",
-                     head->file->path);
-    free(a);
-    free(b);
+    float *values = malloc(2 * PIECE_VALUES * sizeof *values);
+    int rv = values ? compare_head(m, head, values, values + PIECE_VALUES, err)
+                    : err_set(err, "no memory to compare the head");
+    free(values);
     return rv;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
-/* What is no tensor of the model. Tables of rotary frequencies, which old folders hold, follow from
- * config.json. */
+/* What is no tensor of the model. */
 static int check_extra(const struct import *m, const struct hf_tensor *t, struct err *err)
 {
     const char *name = t->tensor->name;
-    if (ends_with(name, ".rotary_emb.inv_freq"))
+    if (hf_is_table(name))
         return 0;
     if (m->config.model.tied && !strcmp(name, "lm_head.weight"))
         return check_tied_head(m, t, err);
@@ -176,6 +184,20 @@ static void print_plan(FILE *out, const struct hf_config *config)
             config->positions < SEQUENCE_MOST ? config->positions : SEQUENCE_MOST);
 }
 
+/* m->plan: its text, which makes a plan that is trained. */
+static int make_plan(struct import *m, struct err *err)
+{
+    size_t bytes;
+    FILE *out = open_memstream(&m->plan, &bytes);
+    if (out)
+        print_plan(out, &m->config);
+    if (!out || fclose(out))
+        return err_set(err, "no memory for a plan");
+    struct plan *plan = plan_parse(m->plan, bytes, "plan.yaml", NULL, 0, NULL, err);
+    plan_free(plan);
+    return plan ? 0 : err_prefix(err, "config.json makes a plan that gtrain does not train");
+}
+
 static int write_plan(const struct import *m, const char *folder, struct err *err)
 {
     char path[PATH_MAX];
@@ -183,14 +205,12 @@ static int write_plan(const struct import *m, const char *folder, struct err *er
     FILE *out = fopen(path, "wxe");
     if (!out)
         return err_set_errno(err, errno, "%s", path);
-    print_plan(out, &m->config);
-    int rv = fflush(out) || fsync(fileno(out)) ? err_set_errno(err, errno, "%s", path) : 0;
+    fputs(m->plan, out);
+    int rv = fflush(out) || ferror(out) || fsync(fileno(out))
+                 ? err_set_errno(err, errno, "%s", path)
+                 : 0;
     fclose(out);
-    if (rv)
-        return rv;
-    struct plan *plan = plan_load(path, NULL, 0, folder, err);
-    plan_free(plan);
-    return plan ? 0 : err_prefix(err, "config.json makes a plan that gtrain does not train");
+    return rv;
 }
 
 /* ---- the checkpoint ---- */
@@ -200,25 +220,35 @@ static int copy_out(void *arg, int index, void *host, struct err *err)
     const struct import *m = arg;
     int number = m->first + index;
     const int64_t layout[LAYOUT_WORDS] = {1, 1, 1, 1, 1}; /* whole tensors, by no arithmetic */
-    if (number < m->end)
-        return hf_source_read(m->found[number], host, err);
-    memcpy(host, layout, sizeof layout);
+    if (number == m->end) {
+        memcpy(host, layout, sizeof layout);
+        return 0;
+    }
+    int64_t count = hf_source_count(m->found[number]);
+    for (int64_t at = 0; at < count; at += PIECE_VALUES) {
+        int64_t n = count - at < PIECE_VALUES ? count - at : PIECE_VALUES;
+        if (watch_stopped(m->watch, err) ||
+            hf_source_read(m->found[number], at, n, (float *)host + at, err))
+            return -1;
+    }
     return 0;
 }
 
-/* Tensors [first, *end) go into one file. */
-static int end_of_file(const struct import *m, int first)
+/* Of tensors [first, end). */
+static int64_t bytes_of(const struct import *m, int first, int end)
 {
     int64_t bytes = 0;
-    int end = first;
-    while (end < m->n) {
-        const int64_t *shape = m->list[end].shape;
-        int64_t more = shape[0] * (m->list[end].dims == 2 ? shape[1] : 1) * 4;
-        if (end > first && bytes + more > FILE_BYTES)
-            break;
-        bytes += more;
+    for (int i = first; i < end; i++)
+        bytes += hf_source_count(m->found[i]) * (int64_t)sizeof(float);
+    return bytes;
+}
+
+/* Tensors from first to before this one go into one file. */
+static int end_of_file(const struct import *m, int first)
+{
+    int end = first + 1;
+    while (end < m->n && bytes_of(m, first, end + 1) <= FILE_BYTES)
         end++;
-    }
     return end;
 }
 
@@ -249,6 +279,8 @@ static int write_checkpoint(struct import *m, struct err *err)
         m->first = begins[rank];
         m->end = begins[rank + 1];
         rv = write_rank(m, &to, rank, err);
+        if (!rv)
+            watch_tell(m->watch, to.world - rank, to.world, bytes_of(m, m->first, m->end));
     }
     alone_close(&to);
     free(begins);
@@ -277,7 +309,8 @@ static int read_folder(struct import *m, const char *hf_dir, struct err *err)
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/config.json", hf_dir) >= (int)sizeof path)
         return err_set(err, "the path %.64s... is too long", hf_dir);
-    if (hf_config_read(path, &m->config, err) || hf_source_open(&m->source, hf_dir, err))
+    if (hf_config_read(path, &m->config, err) || make_plan(m, err) ||
+        hf_source_open(&m->source, hf_dir, err))
         return -1;
     m->n = model_count(&m->config.model);
     m->found = calloc((size_t)m->n, sizeof *m->found);
@@ -294,23 +327,31 @@ static int read_folder(struct import *m, const char *hf_dir, struct err *err)
     return find_tensors(m, hf_dir, err);
 }
 
-int hf_import(const char *hf_dir, const char *out, int64_t *parameters, struct err *err)
+static int make_folder(struct import *m, const char *out, struct err *err)
 {
-    struct import *m = calloc(1, sizeof *m);
     struct new_folder folder;
-    int rv = -1;
+    if (new_folder_begin(&folder, out, err))
+        return HF_UNFIT;
+    if (!new_folder_room(&folder, bytes_of(m, 0, m->n), err) && !fill_folder(m, folder.temp, err))
+        return new_folder_commit(&folder, err) ? HF_FAILED : 0;
+    new_folder_abort(&folder);
+    return HF_FAILED;
+}
+
+int hf_import(const char *hf_dir, const char *out, const struct hf_watch *watch,
+              int64_t *parameters, struct err *err)
+{
+    static const struct hf_watch nobody = {.stop = NULL};
+    struct import *m = calloc(1, sizeof *m);
     if (!m)
         return err_set(err, "no memory");
-    if (!read_folder(m, hf_dir, err) && !new_folder_begin(&folder, out, err)) {
-        rv = fill_folder(m, folder.temp, err);
-        if (rv)
-            new_folder_abort(&folder);
-        else
-            rv = new_folder_commit(&folder, err);
-    }
+    m->watch = watch ? watch : &nobody;
+    int rv = read_folder(m, hf_dir, err) ? HF_UNFIT : make_folder(m, out, err);
     if (parameters)
         *parameters = m->parameters;
+    hf_config_free(&m->config);
     hf_source_close(&m->source);
+    free(m->plan);
     free(m->found);
     free(m->list);
     free(m->names);

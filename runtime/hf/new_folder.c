@@ -7,13 +7,15 @@
 #include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "base/number.h"
 
 enum {
     OPEN_FOLDERS = 8, /* that a walk holds open */
@@ -38,33 +40,51 @@ static void forget(struct new_folder *f)
 
 /* ---- removing ---- */
 
-/* Of a folder that is open, all entries; fd is closed. Follows no link. */
-static void empty_folder(int fd, int depth)
+/* Bytes of all entries of a folder that is open, which are removed, or only counted; fd is closed.
+ * Follows no link. */
+static int64_t walk(int fd, bool removes, int depth)
 {
+    int64_t bytes = 0;
     DIR *d = fdopendir(fd);
     if (!d) {
         close(fd);
-        return;
+        return 0;
     }
     for (struct dirent *e; (e = readdir(d));) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+        struct stat st;
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") ||
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW))
             continue;
-        if (!unlinkat(dirfd(d), e->d_name, 0) || depth == DEPTH_MOST)
-            continue;
-        int in = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (in >= 0)
-            empty_folder(in, depth + 1);
-        unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR);
+        if (!S_ISDIR(st.st_mode)) {
+            bytes += (int64_t)st.st_size;
+            if (removes)
+                unlinkat(dirfd(d), e->d_name, 0);
+        } else if (depth < DEPTH_MOST) {
+            int in = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+            if (in >= 0)
+                bytes += walk(in, removes, depth + 1);
+            if (removes)
+                unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR);
+        }
     }
     closedir(d);
+    return bytes;
+}
+
+static int64_t walk_folder(int at, const char *name, bool removes)
+{
+    int64_t bytes = 0;
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0)
+        bytes = walk(fd, removes, 0);
+    if (removes)
+        unlinkat(at, name, AT_REMOVEDIR);
+    return bytes;
 }
 
 static void remove_folder(int at, const char *name)
 {
-    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0)
-        empty_folder(fd, 0);
-    unlinkat(at, name, AT_REMOVEDIR);
+    walk_folder(at, name, true);
 }
 
 /* ---- the mark ---- */
@@ -185,15 +205,109 @@ static int look_around(struct new_folder *f, struct err *err)
     return rv;
 }
 
+/* ---- on request ---- */
+
+/* NAME.part.DIGITS of any NAME */
+static bool is_any_part(const char *entry)
+{
+    const char *dot = strrchr(entry, '.');
+    size_t n = strlen(PART) - 1;
+    return dot && dot[1] && !dot[1 + strspn(dot + 1, "0123456789")] && (size_t)(dot - entry) > n &&
+           !strncmp(dot - n, PART, n);
+}
+
+static int prune_one(const struct new_folder_prune *p, int at, const char *entry, struct err *err)
+{
+    char text[MARK_BYTES], *path;
+    struct stat st;
+    int lock, rv = 0, folder = openat(at, entry, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0)
+        return 0;
+    enum judged it = judge(folder, &lock, text);
+    close(folder);
+    if (it == OTHERS && !p->name && !p->whole)
+        return 0; /* any program may call a folder so */
+    if (asprintf(&path, "%s%s%s", p->dir, strcmp(p->dir, "/") ? "/" : "", entry) < 0) {
+        if (lock >= 0)
+            close(lock);
+        return err_set(err, "no memory");
+    }
+    bool removes = it == DEAD && !p->dry_run;
+    int64_t bytes = walk_folder(at, entry, removes);
+    if (removes && !fstatat(at, entry, &st, AT_SYMLINK_NOFOLLOW))
+        rv = err_set(err, "%s cannot be removed", path);
+    else
+        p->tell(p->arg, path,
+                it == DEAD    ? NEW_FOLDER_DEAD
+                : it == ALIVE ? NEW_FOLDER_ALIVE
+                              : NEW_FOLDER_UNKNOWN,
+                bytes);
+    if (lock >= 0)
+        close(lock);
+    free(path);
+    return rv;
+}
+
+int new_folder_prune(const struct new_folder_prune *p, struct err *err)
+{
+    int rv = 0;
+    DIR *d = opendir(p->dir);
+    if (!d)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : err_set_errno(err, errno, "%s", p->dir);
+    for (struct dirent *e; !rv && (e = readdir(d));)
+        if (p->whole  ? !strcmp(e->d_name, p->whole)
+            : p->name ? is_part(e->d_name, p->name)
+                      : is_any_part(e->d_name))
+            rv = prune_one(p, dirfd(d), e->d_name, err);
+    closedir(d);
+    return rv;
+}
+
+bool new_folder_is_part(const char *name)
+{
+    return is_any_part(name);
+}
+
 /* ---- */
+
+static bool is_empty(int fd)
+{
+    int n = 0;
+    DIR *d = fdopendir(fd);
+    if (!d) {
+        close(fd);
+        return false;
+    }
+    while (n < 3 && readdir(d))
+        n++;
+    closedir(d);
+    return n < 3;
+}
+
+/* Is it an empty folder, which can be removed? No file system begins there. */
+static bool makes_way(const char *path)
+{
+    struct stat st, up;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &st) || fstatat(fd, "..", &up, 0) || st.st_dev != up.st_dev) {
+        close(fd);
+        return false;
+    }
+    return is_empty(fd);
+}
 
 static int make(struct new_folder *f, struct err *err)
 {
     struct stat st;
-    if (!lstat(f->path, &st))
-        return err_set(err, "%s is there already: name a new folder", f->path);
-    if (errno != ENOENT)
+    if (!lstat(f->path, &st)) {
+        f->over_empty = makes_way(f->path);
+        if (!f->over_empty)
+            return err_set(err, "%s is there already: name a new folder, or an empty one", f->path);
+    } else if (errno != ENOENT) {
         return err_set_errno(err, errno, "%s", f->path);
+    }
     if (look_around(f, err))
         return -1;
     if (mkdir(f->temp, 0777))
@@ -247,6 +361,8 @@ static int sync_parent(const char *path, struct err *err)
 /* Never over something that came there meanwhile. */
 static int give_name(const struct new_folder *f, struct err *err)
 {
+    if (f->over_empty)
+        rmdir(f->path); /* if it still is: what is in it now stays, and is an error below */
     if (!renameat2(AT_FDCWD, f->temp, AT_FDCWD, f->path, RENAME_NOREPLACE))
         return 0;
     if (errno != EINVAL && errno != ENOSYS)
@@ -281,6 +397,19 @@ int new_folder_commit(struct new_folder *f, struct err *err)
     rv = sync_parent(f->path, err);
     forget(f);
     return rv;
+}
+
+int new_folder_room(const struct new_folder *f, int64_t bytes, struct err *err)
+{
+    struct statvfs fs;
+    char need[NUMBER_BYTES], have[NUMBER_BYTES];
+    if (statvfs(f->temp, &fs) || !fs.f_frsize)
+        return 0; /* writing will tell */
+    double room = (double)fs.f_bavail * (double)fs.f_frsize;
+    if (room >= (double)bytes)
+        return 0;
+    return err_set(err, "%s would need %s, and its file system has %s left", f->path,
+                   number_size((double)bytes, need), number_size(room, have));
 }
 
 void new_folder_abort(struct new_folder *f)

@@ -121,6 +121,7 @@ void rewrite_close(struct rewrite *r)
 /* What rank holds, and the pieces it is made of, in the order of its tensors. */
 struct job {
     struct rewrite *r;
+    const atomic_bool *stop;
     struct state state;
     struct ckpt_tensor *tensors; /* gtrain.layout last */
     int n;
@@ -132,6 +133,7 @@ struct job {
 /* Bytes of a piece, in portions, into the runs they belong to. */
 struct scatter {
     struct runs runs;
+    const atomic_bool *stop;
     unsigned char *slice;
     int64_t at, left;
 };
@@ -140,6 +142,8 @@ static int put(void *arg, const void *p, size_t n, struct err *err)
 {
     struct scatter *s = arg;
     const unsigned char *from = p;
+    if (s->stop && atomic_load(s->stop))
+        return err_set(err, "interrupted");
     while (n) {
         if (!s->left) {
             if (!runs_next(&s->runs, &s->at))
@@ -158,7 +162,7 @@ static int put(void *arg, const void *p, size_t n, struct err *err)
 
 static int read_piece(struct job *j, const struct ckpt_piece *piece, void *host, struct err *err)
 {
-    struct scatter s = {.slice = host};
+    struct scatter s = {.slice = host, .stop = j->stop};
     struct ckpt_file *file = files_get(&j->r->open, j->r->files[piece->source], err);
     if (!file)
         return -1;
@@ -211,6 +215,14 @@ static int list_rank(struct job *j, int rank, struct err *err)
                        &j->pieces, &j->n_pieces, err);
 }
 
+static void close_job(struct job *j)
+{
+    state_close(&j->state);
+    free(j->tensors);
+    free(j->names);
+    free(j->pieces);
+}
+
 static int64_t bytes_of(const struct job *j)
 {
     int64_t bytes = 0;
@@ -219,19 +231,30 @@ static int64_t bytes_of(const struct job *j)
     return bytes;
 }
 
+int64_t rewrite_bytes(struct rewrite *r, struct err *err)
+{
+    int64_t bytes = 0;
+    for (int rank = 0; rank < r->plan->world; rank++) {
+        struct job j = {.r = r};
+        int rv = list_rank(&j, rank, err);
+        bytes += rv ? 0 : bytes_of(&j);
+        close_job(&j);
+        if (rv)
+            return err_prefix(err, "rank %d of %d", rank, r->plan->world);
+    }
+    return bytes;
+}
+
 static int write_rank(struct rewrite *r, const struct rewrite_target *target, struct alone *to,
                       int rank, struct err *err)
 {
-    struct job j = {.r = r};
+    struct job j = {.r = r, .stop = target->stop};
     int rv = list_rank(&j, rank, err);
     if (!rv)
         rv = alone_write(to, rank, j.tensors, j.n, copy_out, &j, err);
     if (!rv && target->tell)
         target->tell(target->arg, rank, bytes_of(&j));
-    state_close(&j.state);
-    free(j.tensors);
-    free(j.names);
-    free(j.pieces);
+    close_job(&j);
     return rv ? err_prefix(err, "rank %d of %d", rank, to->world) : 0;
 }
 

@@ -7,6 +7,8 @@
 #ifndef GTRAIN_REWRITE_H
 #define GTRAIN_REWRITE_H
 
+#include <stdatomic.h>
+
 #include "plan/plan.h"
 #include "files.h"
 #include "train/weights.h"
@@ -31,7 +33,11 @@ struct rewrite_target {
     uint32_t epoch;
     void (*tell)(void *arg, int rank, int64_t bytes); /* of tensors; after each, may be NULL */
     void *arg;
+    const atomic_bool *stop; /* true: end soon, with an error; may be NULL */
 };
+
+/* Bytes of all ranks' tensors: what the files need, about. -1 with err. */
+int64_t rewrite_bytes(struct rewrite *r, struct err *err);
 
 /* All ranks' files, then the record: cut anywhere before there is no checkpoint. */
 int rewrite_write(struct rewrite *r, const struct rewrite_target *target, struct err *err);

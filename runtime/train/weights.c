@@ -213,28 +213,51 @@ static int take(void *arg, const void *p, size_t n, struct err *err)
     return 0;
 }
 
-static int read_piece(struct weights *w, const struct ckpt_piece *piece, double *values,
-                      struct err *err)
+/* What of the piece is in n rows from `first`; false: nothing. */
+static bool cut_rows(struct ckpt_piece *piece, int64_t first, int64_t n)
+{
+    int64_t begin = piece->offset[0], end = begin + piece->shape[0];
+    if (begin < first)
+        begin = first;
+    if (end > first + n)
+        end = first + n;
+    piece->offset[0] = begin;
+    piece->shape[0] = end - begin;
+    return begin < end;
+}
+
+/* A vector is a matrix of one column. */
+static int read_piece(struct weights *w, const struct ckpt_piece *piece, int64_t first,
+                      double *values, struct err *err)
 {
     const struct ckpt_tensor *t = &w->wanted[piece->to];
     bool matrix = t->dims == 2;
     struct joining j = {.dtype = t->dtype,
                         .values = values,
-                        .cols = matrix ? t->global[1] : t->global[0],
-                        .row = matrix ? piece->offset[0] : 0,
-                        .col = matrix ? piece->offset[1] : piece->offset[0],
-                        .width = matrix ? piece->shape[1] : piece->shape[0]};
+                        .cols = matrix ? t->global[1] : 1,
+                        .row = piece->offset[0] - first,
+                        .col = matrix ? piece->offset[1] : 0,
+                        .width = matrix ? piece->shape[1] : 1};
     return open_file(w, piece->source, err) || ckpt_file_read_piece(w->file, piece, take, &j, err)
                ? -1
                : 0;
 }
 
+int weights_read_rows(struct weights *w, int number, int64_t first, int64_t n, double *values,
+                      struct err *err)
+{
+    for (int i = 0; i < w->n_pieces; i++) {
+        struct ckpt_piece piece = w->pieces[i];
+        if (piece.to == number && cut_rows(&piece, first, n) &&
+            read_piece(w, &piece, first, values, err))
+            return -1;
+    }
+    return 0;
+}
+
 int weights_read(struct weights *w, int number, double *values, struct err *err)
 {
-    for (int i = 0; i < w->n_pieces; i++)
-        if (w->pieces[i].to == number && read_piece(w, &w->pieces[i], values, err))
-            return -1;
-    return 0;
+    return weights_read_rows(w, number, 0, w->wanted[number].global[0], values, err);
 }
 
 /* ---- into a state ---- */

@@ -40,6 +40,10 @@ int weights_open(struct weights *w, const struct weights_source *source,
 /* Tensor `number` (as in model.h), rows * cols values: read, every byte checked, made double. */
 int weights_read(struct weights *w, int number, double *values, struct err *err);
 
+/* Of it n rows from `first`; of a vector, elements. */
+int weights_read_rows(struct weights *w, int number, int64_t first, int64_t n, double *values,
+                      struct err *err);
+
 void weights_close(struct weights *w);
 
 /* Fill the weights of a state that holds the whole model, from the newest committed checkpoint.

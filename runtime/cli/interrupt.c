@@ -1,0 +1,41 @@
+/* interrupt.c - see interrupt.h. Signals belong to the process, hence the variables of the file. */
+#include "cli/interrupt.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ};
+
+enum { CAUGHT = sizeof caught / sizeof *caught };
+
+static atomic_bool stop;
+static volatile sig_atomic_t came;
+static struct sigaction before[CAUGHT];
+
+static void on_signal(int number)
+{
+    came = number;
+    atomic_store(&stop, true);
+}
+
+const atomic_bool *interrupt_catch(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < CAUGHT; i++)
+        if (!sigaction(caught[i], NULL, &before[i]) && before[i].sa_handler != SIG_IGN)
+            sigaction(caught[i], caught[i] == SIGXFSZ ? &ignore : &action, NULL);
+    return &stop;
+}
+
+void interrupt_release(bool done)
+{
+    for (int i = 0; i < CAUGHT; i++)
+        sigaction(caught[i], &before[i], NULL);
+    if (!came || done)
+        return;
+    fflush(stderr);
+    raise(came);
+}
