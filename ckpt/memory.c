@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "blocks.h"
 #include "crc.h"
 #include "file.h"
 #include "record.h"
@@ -59,6 +60,9 @@ struct ckpt_memory {
     bool keeps;
     struct ckpt_key kept;
     uint32_t *crcs;
+    const void *(*where)(void *arg, int index);
+    const void **from; /* of each tensor, where it stands */
+    bool direct;       /* all stand in host memory: they are copied by blocks, with checksums */
 
     int filling; /* own slot between begin and seal, then the one sealed last; -1: none */
     int taking;  /* the ward's, between begin and end; -1: none */
@@ -201,6 +205,7 @@ int ckpt_memory_open(struct ckpt_memory **out, const struct ckpt_memory_options 
     m->generation = o->generation;
     m->plan_hash = o->plan_hash;
     m->parts = o->parts;
+    m->where = o->where;
     m->io = *io;
     m->filling = m->taking = -1;
     int rv = layout_make(&m->layout, tensors, n_tensors, err);
@@ -210,7 +215,9 @@ int ckpt_memory_open(struct ckpt_memory **out, const struct ckpt_memory_options 
         if (!rv)
             read_head(m, &m->slots[i]);
     }
-    if (!rv && !(m->crcs = calloc((size_t)crc_blocks(m->layout.data_bytes) + 1, sizeof *m->crcs)))
+    m->crcs = calloc((size_t)crc_blocks(m->layout.data_bytes) + 1, sizeof *m->crcs);
+    m->from = calloc((size_t)m->layout.n + 1, sizeof *m->from);
+    if (!rv && (!m->crcs || !m->from))
         rv = err_set(err, "out of memory");
     if (rv)
         ckpt_memory_close(m);
@@ -228,6 +235,7 @@ void ckpt_memory_close(struct ckpt_memory *m)
             munmap(m->slots[i].map, (size_t)m->slots[i].map_bytes);
     layout_free(&m->layout);
     free(m->crcs);
+    free(m->from);
     free(m);
 }
 
@@ -337,6 +345,13 @@ static struct file_meta meta_of(const struct ckpt_memory *m, const struct ckpt_k
     return meta;
 }
 
+static void look_where(struct ckpt_memory *m)
+{
+    m->direct = m->where != NULL;
+    for (int i = 0; i < m->layout.n && m->direct; i++)
+        m->direct = (m->from[i] = m->where(m->io.arg, i)) != NULL;
+}
+
 int ckpt_memory_begin(struct ckpt_memory *m, const struct ckpt_key *key, int64_t samples,
                       struct err *err)
 {
@@ -347,6 +362,7 @@ int ckpt_memory_begin(struct ckpt_memory *m, const struct ckpt_key *key, int64_t
     if (!s->clean)
         clean_gaps(&m->layout, image(s) + m->layout.header_bytes);
     s->clean = true;
+    look_where(m);
     s->meta = meta_of(m, key, m->rank, samples);
     s->bytes = ckpt_memory_bytes(m);
     return 0;
@@ -354,14 +370,18 @@ int ckpt_memory_begin(struct ckpt_memory *m, const struct ckpt_key *key, int64_t
 
 int ckpt_memory_count(const struct ckpt_memory *m)
 {
-    return m->layout.n;
+    return m->direct ? (int)crc_blocks(m->layout.data_bytes) : m->layout.n;
 }
 
-int ckpt_memory_copy(struct ckpt_memory *m, int tensor, struct err *err)
+int ckpt_memory_copy(struct ckpt_memory *m, int piece, struct err *err)
 {
-    const struct layout_tensor *t = &m->layout.tensors[tensor];
     unsigned char *data = image(&m->slots[m->filling]) + m->layout.header_bytes;
-    if (m->io.copy_out(m->io.arg, tensor, data + t->begin, err))
+    if (m->direct) {
+        m->crcs[piece] = blocks_make(&m->layout, m->from, piece, data);
+        return 0;
+    }
+    const struct layout_tensor *t = &m->layout.tensors[piece];
+    if (m->io.copy_out(m->io.arg, piece, data + t->begin, err))
         return err_prefix(err, "copying %s for a snapshot", t->key);
     return 0;
 }
@@ -380,7 +400,8 @@ int ckpt_memory_seal(struct ckpt_memory *m, const char *note, struct err *err)
     if (!note_valid(note))
         return err_set(err, "'%.40s' cannot stand beside a snapshot", note);
     strcpy(s->note, note);
-    crc_feed(&stream, image(s) + m->layout.header_bytes, (size_t)m->layout.data_bytes);
+    if (!m->direct)
+        crc_feed(&stream, image(s) + m->layout.header_bytes, (size_t)m->layout.data_bytes);
     if (layout_header(&m->layout, &s->meta, m->crcs, image(s), &s->digest, err) ||
         write_head(m, s, err))
         return -1;

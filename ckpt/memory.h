@@ -14,7 +14,7 @@
  * last byte and all checksums are there. A process killed in between leaves a slot that is not
  * whole. slots.h says which slot is filled next.
  *
- * Not thread-safe, but for ckpt_memory_copy of different tensors; one struct a rank. Functions
+ * Not thread-safe, but for ckpt_memory_copy of different pieces; one struct a rank. Functions
  * return 0, or -1 with err set. */
 #ifndef GTRAIN_CKPT_MEMORY_H
 #define GTRAIN_CKPT_MEMORY_H
@@ -36,6 +36,10 @@ struct ckpt_memory_options {
     int rank, world;
     uint32_t epoch, generation;
     uint64_t plan_hash;
+    /* Where tensor `index` stands, asked at each begin with the io's arg: host memory that keeps
+     * its bytes until flush has returned. Where all tensors do, nothing is asked of copy_out; NULL,
+     * the function or what it says: they are copied out. */
+    const void *(*where)(void *arg, int index);
     int parts; /* ranks that are the same number modulo this hold the same bytes: replicas; 0: none
                 */
 };
@@ -60,13 +64,14 @@ int ckpt_memory_take(struct ckpt_memory *m, int64_t ward_bytes, struct err *err)
 void ckpt_memory_keep(struct ckpt_memory *m, const struct ckpt_key *key);
 void ckpt_memory_confirm(struct ckpt_memory *m, const struct ckpt_key *key, int ward);
 
-/* ---- the rank's own state: begin, copy every tensor, seal ---- */
+/* ---- the rank's own state: begin, copy every piece, seal ---- */
 
 /* The state of that key, after so many samples. */
 int ckpt_memory_begin(struct ckpt_memory *m, const struct ckpt_key *key, int64_t samples,
                       struct err *err);
-int ckpt_memory_count(const struct ckpt_memory *m); /* of tensors */
-int ckpt_memory_copy(struct ckpt_memory *m, int tensor, struct err *err);
+/* Pieces of the state begun: tensors, or blocks of the image. */
+int ckpt_memory_count(const struct ckpt_memory *m);
+int ckpt_memory_copy(struct ckpt_memory *m, int piece, struct err *err);
 /* All copies are begun: flush, then ckpt_memory_seal: checksums, header, and the slot counts. note:
  * what the caller wants to know with the state, of [0-9a-z:,-], or ""; it is in what
  * ckpt_memory_decide finds (rank 0's). */

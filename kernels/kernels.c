@@ -97,6 +97,11 @@ void *kernels_address(struct kernels *k, struct kbuf buf)
     return k->ops->address(k, buf);
 }
 
+const void *kernels_host(struct kernels *k, struct kbuf buf)
+{
+    return k->ops->host ? k->ops->host(k, buf) : NULL;
+}
+
 struct kstream *kernels_stream_open(struct kernels *k, struct err *err)
 {
     return k->ops->stream_open(k, err);

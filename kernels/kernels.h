@@ -313,6 +313,11 @@ size_t kernels_bytes(const struct kernels *k, size_t *peak_bytes);
  * dereferenced by anyone else. */
 void *kernels_address(struct kernels *k, struct kbuf buf);
 
+/* Where the host may read the buffer, from any thread, as all that has been submitted so far has
+ * left it and until it is changed: of a device that computes in host memory and has done what was
+ * submitted when kernels_submit returns. NULL: a download must bring it. */
+const void *kernels_host(struct kernels *k, struct kbuf buf);
+
 /* Streams and events; NULL with err set on failure. Close after a sync. */
 struct kstream *kernels_stream_open(struct kernels *k, struct err *err);
 void kernels_stream_close(struct kernels *k, struct kstream *stream);
@@ -349,6 +354,7 @@ struct kernels_ops {
     int (*alloc)(struct kernels *, enum kdtype, size_t, struct kbuf *, struct err *);
     void (*free)(struct kernels *, struct kbuf *);
     void *(*address)(struct kernels *, struct kbuf);
+    const void *(*host)(struct kernels *, struct kbuf); /* may be NULL */
     struct kstream *(*stream_open)(struct kernels *, struct err *);
     void (*stream_close)(struct kernels *, struct kstream *);
     struct kevent *(*event_open)(struct kernels *, struct err *);

@@ -115,6 +115,12 @@ static void *cpu_address(struct kernels *k, struct kbuf buf)
     return cpu_data(buf);
 }
 
+static const void *cpu_host(struct kernels *k, struct kbuf buf)
+{
+    (void)k;
+    return cpu_data(buf);
+}
+
 static size_t cpu_bytes(const struct kernels *k, size_t *peak_bytes)
 {
     struct cpu *cpu = cpu_of((struct kernels *)k);
@@ -304,6 +310,7 @@ static const struct kernels_ops cpu_ops = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .address = cpu_address,
+    .host = cpu_host,
     .stream_open = cpu_stream_open,
     .stream_close = cpu_stream_close,
     .event_open = cpu_event_open,

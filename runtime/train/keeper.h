@@ -247,6 +247,8 @@ struct ckpt_io keeper_io(struct keeper *keeper);
 struct ckpt *keeper_filler(const struct keeper *keeper); /* NULL: nothing is to be restored */
 int keeper_copy_out(struct keeper *keeper, struct snapshot *snapshot, int index, void *host,
                     struct err *err);
+/* Where the host may read that tensor; NULL: it must be copied out. */
+const void *keeper_where(const struct keeper *keeper, int index);
 
 /* What identity->restore asks for; the second for a plan that has no checkpoints: refuses to
  * restore what it would not look for. */

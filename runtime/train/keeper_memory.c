@@ -18,6 +18,11 @@ static int copy_out(void *arg, int index, void *host, struct err *err)
     return keeper_copy_out(keeper, &keeper->memory.snapshot, index, host, err);
 }
 
+static const void *where(void *arg, int index)
+{
+    return keeper_where(arg, index);
+}
+
 static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t bytes,
                    struct err *err)
 {
@@ -40,6 +45,7 @@ int keeper_memory_open(struct keeper *keeper, struct err *err)
     if (!keeper->plan->checkpoint.snapshots || !id->memory)
         return 0;
     struct ckpt_memory_options options = {.fds = id->memory,
+                                          .where = where,
                                           .node = id->node,
                                           .run_id = id->run_id,
                                           .rank = id->rank,

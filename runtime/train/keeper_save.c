@@ -35,6 +35,13 @@ int keeper_copy_out(struct keeper *keeper, struct snapshot *snapshot, int index,
     return 0;
 }
 
+const void *keeper_where(const struct keeper *keeper, int index)
+{
+    if (is_layout(keeper, index))
+        return keeper->layout;
+    return kernels_host(keeper->k, part_buffer(keeper, index));
+}
+
 /* In the writer's thread, or in keeper_save_join. */
 static int copy_out(void *arg, int index, void *host, struct err *err)
 {

@@ -101,15 +101,15 @@ static int seal(struct mirror *m, struct err *err)
     return ckpt_memory_seal(m->o.memory, note, err);
 }
 
-/* With the lock held: copy tensors that nobody has taken; it is let go meanwhile. */
+/* With the lock held: copy pieces that nobody has taken; it is let go meanwhile. */
 static void copy(struct mirror *m)
 {
     while (m->wanted && !m->failed && m->next < ckpt_memory_count(m->o.memory)) {
         struct err err;
-        int tensor = m->next++;
+        int piece = m->next++;
         m->copying++;
         pthread_mutex_unlock(&m->lock);
-        int rc = ckpt_memory_copy(m->o.memory, tensor, &err);
+        int rc = ckpt_memory_copy(m->o.memory, piece, &err);
         pthread_mutex_lock(&m->lock);
         m->copying--;
         if (rc && !m->failed) {

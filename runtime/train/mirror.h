@@ -1,11 +1,12 @@
 /* mirror.h - each step's state into memory that outlives the process, here and on another node,
  * behind the step that follows.
  *
- * A thread of its own copies the tensors (whoever joins helps), makes the checksums, and swaps
- * images with two other ranks over a comm of its own: this rank's goes to its partner, its ward's
- * comes. The join waits for all of that. It comes before the sum over all ranks that the next
- * update needs: so when that sum is there every rank has joined, every state is whole in two
- * places, and the ones before it may be overwritten (ckpt/slots.h). That costs no message.
+ * A thread of its own copies the tensors (whoever joins helps) and makes the checksums, in one pass
+ * where the state stands in host memory, and swaps images with two other ranks over a comm of its
+ * own: this rank's goes to its partner, its ward's comes. The join waits for all of that. It comes
+ * before the sum over all ranks that the next update needs: so when that sum is there every rank
+ * has joined, every state is whole in two places, and the ones before it may be overwritten
+ * (ckpt/slots.h). That costs no message.
  *
  * Every message says of which epoch and generation it is, and the image whose, and which state; the
  * receiver checks both. The pieces arrive where they are to stay, in a slot that is marked as not
@@ -47,7 +48,7 @@ struct mirror {
     bool wanted; /* a snapshot: from its begin until it is whole everywhere, or has failed */
     bool fresh;  /* it is copied, not found in memory */
     bool stop, failed;
-    int next, copying; /* tensor to be copied next; how many are under way */
+    int next, copying; /* piece to be copied next; how many are under way */
     int64_t worked_ns; /* what the thread has computed for the newest */
     struct err failure;
 };

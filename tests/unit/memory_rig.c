@@ -35,6 +35,12 @@ static int copy_in(void *arg, int index, int64_t at, const void *host, int64_t b
     return 0;
 }
 
+static const void *where(void *arg, int index)
+{
+    struct rig *r = arg;
+    return r->stands ? r->state + (index ? 1000 : 0) : NULL;
+}
+
 struct ckpt_io rig_io(struct rig *r)
 {
     return (struct ckpt_io){.copy_out = copy_out, .copy_in = copy_in, .arg = r};
@@ -59,6 +65,7 @@ void rig_reopen(struct rig *r, int rank, uint32_t generation)
 {
     struct err err;
     struct ckpt_memory_options o = {.fds = r->fds,
+                                    .where = where,
                                     .node = "n0",
                                     .run_id = "run",
                                     .rank = rank,

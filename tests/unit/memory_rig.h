@@ -10,6 +10,7 @@ enum { WORDS = 300000, WORLD = 2, RIG_TENSORS = 2 };
 struct rig {
     int fds[CKPT_MEMORY_SLOTS];
     float state[WORDS];
+    bool stands; /* the state is read where it stands, not copied out */
     struct ckpt_memory *m;
 };
 

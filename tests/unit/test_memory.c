@@ -26,9 +26,8 @@ static char *read_file(const char *path, size_t bytes)
     return data;
 }
 
-static void image_is_the_file(void **state)
+static void same_as_file(bool stands)
 {
-    (void)state;
     static struct rig r;
     struct err err;
     struct ckpt *c;
@@ -36,6 +35,7 @@ static void image_is_the_file(void **state)
     struct ckpt_memory_head head;
     char dir[] = "/tmp/gtrain-memory-XXXXXX", command[64];
     rig_begin(&r, 1);
+    r.stands = stands;
     rig_take(&r, 1, 5);
     assert_non_null(mkdtemp(dir));
     struct ckpt_options o = {.dir = dir,
@@ -67,15 +67,24 @@ static void image_is_the_file(void **state)
     rig_end(&r);
 }
 
+static void image_is_the_file(void **state)
+{
+    (void)state;
+    same_as_file(false);
+    same_as_file(true);
+}
+
 /* Killed between any two calls: what was whole before is so still, what was being filled is not. */
 static void killed_while_filling(void **state)
 {
     (void)state;
-    for (int calls = 0; calls <= 3; calls++) {
+    for (int way = 0; way < 8; way++) {
+        int calls = way / 2;
         static struct rig r;
         struct err err;
         struct ckpt_key key = {3, 1, 7};
         rig_begin(&r, 0);
+        r.stands = way % 2;
         rig_take(&r, 1, 5);
         rig_confirm(&r, 1, 5, -1);
         rig_take(&r, 1, 6);
