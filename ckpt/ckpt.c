@@ -17,8 +17,7 @@
 /* With the lock held: until `idle` or the deadline. True: idle. */
 static bool wait_for(struct ckpt *c, bool (*idle)(const struct ckpt *c), int64_t deadline_ms)
 {
-    struct timespec at = {.tv_sec = deadline_ms / 1000,
-                          .tv_nsec = (long)(deadline_ms % 1000) * 1000000};
+    struct timespec at = clock_point(deadline_ms);
     while (!idle(c))
         if (pthread_cond_timedwait(&c->from_writer, &c->lock, &at) == ETIMEDOUT)
             return idle(c);
@@ -174,6 +173,8 @@ int ckpt_commit(struct ckpt *c, int64_t step, const char *record, struct err *er
         return err_set(err, "the leader needs the record to commit step %" PRId64, step);
     if (record && check_record(c, record, &done, err))
         return -1;
+    if (commits_has(&c->commits, &key))
+        return 0;
     if (c->leader && log_append(c->dirfd, c->log_name, record, log_lines(c), c->hook, err))
         return err_prefix(err, "checkpoint folder %s", c->dir);
     pthread_mutex_lock(&c->lock);

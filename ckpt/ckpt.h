@@ -38,7 +38,24 @@ struct ckpt;
  */
 int64_t ckpt_clock_ms(void);
 
-enum ckpt_dtype { CKPT_F64, CKPT_F32, CKPT_BF16, CKPT_I64 };
+/* The names are those of the safetensors format; the engine moves bytes and converts nothing. */
+enum ckpt_dtype {
+    CKPT_F64,
+    CKPT_F32,
+    CKPT_BF16,
+    CKPT_I64,
+    CKPT_F16,
+    CKPT_I32,
+    CKPT_I16,
+    CKPT_I8,
+    CKPT_U64,
+    CKPT_U32,
+    CKPT_U16,
+    CKPT_U8,
+    CKPT_BOOL,
+    CKPT_F8_E4M3,
+    CKPT_F8_E5M2,
+};
 enum { CKPT_MAX_DIMS = 4 };
 
 /* A tensor as this rank holds it: the slice [offset, offset + shape) of the global tensor `name`.

@@ -226,8 +226,7 @@ static void *thread_main(void *arg)
 /* With the lock held: until at most `most` pieces wait. */
 static bool wait_for_room(struct ckpt_copy *c, int most, int64_t deadline_ms)
 {
-    struct timespec at = {.tv_sec = deadline_ms / 1000,
-                          .tv_nsec = (long)(deadline_ms % 1000) * 1000000};
+    struct timespec at = clock_point(deadline_ms);
     while (c->n > most)
         if (pthread_cond_timedwait(&c->from_thread, &c->lock, &at) == ETIMEDOUT)
             return c->n <= most;

@@ -465,7 +465,7 @@ static bool idle(const struct ckpt_drain *d)
 
 bool ckpt_drain_wait(struct ckpt_drain *d, int64_t deadline_ms)
 {
-    struct timespec at = point(deadline_ms * 1000000);
+    struct timespec at = clock_point(deadline_ms);
     pthread_mutex_lock(&d->lock);
     while (!idle(d) && !pthread_cond_timedwait(&d->from_thread, &d->lock, &at))
         ;
@@ -478,7 +478,7 @@ void ckpt_drain_close(struct ckpt_drain *d)
 {
     if (!d)
         return;
-    struct timespec at = point((clock_ms() + CANCEL_MS) * 1000000);
+    struct timespec at = clock_point(clock_ms() + CANCEL_MS);
     pthread_mutex_lock(&d->lock);
     d->stop = true;
     atomic_store(&d->cancel, true);

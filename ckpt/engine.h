@@ -78,6 +78,7 @@ struct ckpt {
     pthread_t thread;
     bool write_wanted, tidy_wanted, tidying, flushing, stop, exited;
     struct ckpt_position position; /* of the wanted write */
+    bool no_file;                  /* its copy failed: it is flushed, not written */
     bool copy_wanted;              /* once the buffer is nobody's */
     int copy_next, copying;        /* tensor to be taken next; how many are under way */
     bool copy_failed;
@@ -105,6 +106,10 @@ int ckpt_open_hooked(struct ckpt **out, const struct ckpt_options *options,
 int64_t engine_file_bytes(const struct ckpt *c);
 /* The bytes of the tensors. */
 int64_t engine_state_bytes(const struct ckpt *c);
+/* The caller's copy_in and flush. */
+int engine_copy_in(const struct ckpt *c, int index, int64_t at, const void *host, int64_t bytes,
+                   struct err *err);
+int engine_flush(const struct ckpt *c, struct err *err);
 /* Name of this rank's file of a step (-1: its reserve). */
 void engine_name(const struct ckpt *c, enum name_kind kind, int64_t step, char out[CKPT_NAME_ROOM]);
 /* The (epoch, generation) is lower than, the same as, higher than this writer's: -1, 0, 1. */

@@ -144,9 +144,7 @@ static int take_tensor(struct ckpt_file *f, const struct st_tensor *from, struct
     while (dtype_name(t->dtype) && strcmp(dtype_name(t->dtype), from->type->name))
         t->dtype++;
     if (!dtype_name(t->dtype) || t->dims > CKPT_MAX_DIMS)
-        return err_set(err,
-                       "tensor %.200s is %s in %d dimensions; a checkpoint holds F64, F32, BF16 "
-                       "or I64 in up to %d",
+        return err_set(err, "tensor %.200s is %s in %d dimensions; a checkpoint's have up to %d",
                        name, from->type->name, t->dims, CKPT_MAX_DIMS);
     memcpy(t->shape, from->shape, sizeof *t->shape * (size_t)t->dims);
     memcpy(t->global, from->shape, sizeof *t->shape * (size_t)t->dims);

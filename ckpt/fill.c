@@ -77,11 +77,10 @@ static int hand_over(struct ckpt *c, struct err *err)
     for (; c->part < w->n && w->parts[c->part].window == c->window; c->part++) {
         const struct window_part *p = &w->parts[c->part];
         used = p->place + p->bytes;
-        if (c->io.copy_in(c->io.arg, p->tensor, p->at, c->stage + p->place, p->bytes, err))
-            return err_prefix(err, "copying %s out of a checkpoint",
-                              c->layout.tensors[p->tensor].key);
+        if (engine_copy_in(c, p->tensor, p->at, c->stage + p->place, p->bytes, err))
+            return -1;
     }
-    if (c->io.flush && c->io.flush(c->io.arg, err))
+    if (engine_flush(c, err))
         return -1;
     memset(c->stage, 0, (size_t)used);
     c->window++;

@@ -9,10 +9,18 @@
 #include "crc.h"
 #include "safetensors.h"
 
+enum { CRC_DIGITS = 8 }; /* of a block's checksum in the header */
+
 static const struct {
     const char *name;
     int bytes;
-} dtypes[] = {[CKPT_F64] = {"F64", 8}, {"F32", 4}, {"BF16", 2}, {"I64", 8}};
+} dtypes[] = {
+    [CKPT_F64] = {"F64", 8},   [CKPT_F32] = {"F32", 4},         [CKPT_BF16] = {"BF16", 2},
+    [CKPT_I64] = {"I64", 8},   [CKPT_F16] = {"F16", 2},         [CKPT_I32] = {"I32", 4},
+    [CKPT_I16] = {"I16", 2},   [CKPT_I8] = {"I8", 1},           [CKPT_U64] = {"U64", 8},
+    [CKPT_U32] = {"U32", 4},   [CKPT_U16] = {"U16", 2},         [CKPT_U8] = {"U8", 1},
+    [CKPT_BOOL] = {"BOOL", 1}, [CKPT_F8_E4M3] = {"F8_E4M3", 1}, [CKPT_F8_E5M2] = {"F8_E5M2", 1},
+};
 
 const char *dtype_name(enum ckpt_dtype dtype)
 {
@@ -100,24 +108,40 @@ static int64_t align_up(int64_t v)
     return (v + CKPT_ALIGN - 1) / CKPT_ALIGN * CKPT_ALIGN;
 }
 
-static int by_key(const void *a, const void *b)
+static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    const struct layout_tensor *x = *(const struct layout_tensor *const *)a,
+                               *y = *(const struct layout_tensor *const *)b;
+    int order = strcmp(x->tensor.name, y->tensor.name);
+    return order ? order : strcmp(x->key, y->key);
 }
 
-static int check_unique(const struct layout *l, struct err *err)
+/* Two that follow each other by name: other slices of one tensor, if their names are the same. */
+static int check_pair(const struct layout_tensor *a, const struct layout_tensor *b, struct err *err)
 {
-    char **keys = calloc((size_t)l->n + 1, sizeof *keys);
-    if (!keys)
+    const struct ckpt_tensor *x = &a->tensor, *y = &b->tensor;
+    if (strcmp(x->name, y->name))
+        return 0;
+    if (!strcmp(a->key, b->key))
+        return err_set(err, "tensor %s is registered twice", a->key);
+    if (x->dtype == y->dtype && x->dims == y->dims &&
+        !memcmp(x->global, y->global, sizeof *x->global * (size_t)x->dims))
+        return 0;
+    return err_set(err, "tensor %s is registered with two dtypes or global shapes", x->name);
+}
+
+static int check_names(const struct layout *l, struct err *err)
+{
+    const struct layout_tensor **sorted = calloc((size_t)l->n + 1, sizeof *sorted);
+    if (!sorted)
         return err_set(err, "out of memory for %d tensors", l->n);
     for (int i = 0; i < l->n; i++)
-        keys[i] = l->tensors[i].key;
-    qsort(keys, (size_t)l->n, sizeof *keys, by_key);
+        sorted[i] = &l->tensors[i];
+    qsort(sorted, (size_t)l->n, sizeof *sorted, by_name);
     int rv = 0;
     for (int i = 1; i < l->n && !rv; i++)
-        if (!strcmp(keys[i - 1], keys[i]))
-            rv = err_set(err, "tensor %s is registered twice", keys[i]);
-    free(keys);
+        rv = check_pair(sorted[i - 1], sorted[i], err);
+    free(sorted);
     return rv;
 }
 
@@ -182,6 +206,11 @@ static int measure_header(struct layout *l, struct err *err)
     memset(longest.run, 'x', CKPT_RUN_MAX);
     char *text;
     size_t bytes, crc_at;
+    if (crc_blocks(l->data_bytes) > ST_MAX_HEADER / CRC_DIGITS) /* nor is it tried */
+        return err_set(err,
+                       "the checksums of %" PRId64 " bytes of state do not fit the header of a "
+                       "safetensors file, %d bytes: use more ranks",
+                       l->data_bytes, ST_MAX_HEADER);
     if (print_json(l, &longest, NULL, &text, &bytes, &crc_at))
         return err_set(err, "out of memory for the header of %d tensors", l->n);
     free(text);
@@ -226,7 +255,7 @@ int layout_make(struct layout *out, const struct ckpt_tensor *tensors, int n, st
         }
     }
     out->data_bytes = at;
-    if (check_unique(out, err) || measure_header(out, err))
+    if (check_names(out, err) || measure_header(out, err))
         goto fail;
     return 0;
 fail:

@@ -88,14 +88,14 @@ static int64_t good_bytes(const char *bytes, int64_t n)
     return r.good;
 }
 
-/* Cut the last `bad` bytes off. */
-static int cut_tail(const char *name, int fd, int64_t bad, const struct ckpt_hook *hook,
-                    struct err *err)
+/* Cut the last `bad` bytes off, unless somebody has appended since it was `bytes` long. */
+static int cut_tail(const char *name, int fd, off_t bytes, int64_t bad,
+                    const struct ckpt_hook *hook, struct err *err)
 {
     off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0)
         return err_set_errno(err, errno, "the commit log %s", name);
-    if (bad && sys_truncate(hook, fd, size - bad))
+    if (bad && size == bytes && sys_truncate(hook, fd, size - bad))
         return err_set_errno(err, errno, "cutting the torn end of the commit log %s", name);
     return 0;
 }
@@ -206,10 +206,35 @@ static int prepare(int dirfd, const char *name, int keep_lines, const struct ckp
     else if (st.st_nlink > 1)
         rv = compact(dirfd, name, bytes, good, INT_MAX, hook, err);
     else
-        rv = cut_tail(name, fd, n - good, hook, err);
+        rv = cut_tail(name, fd, st.st_size, n - good, hook, err);
     close(fd);
     free(bytes);
     return rv;
+}
+
+/* The bytes that were appended last, `length` of them, begin a line: the file begins with them, or
+ * a newline is in front. -1 with errno: it cannot be seen. */
+static int begins_line(int fd, size_t length)
+{
+    char before;
+    off_t end = lseek(fd, 0, SEEK_CUR), at = end - (off_t)length; /* where the last write ended */
+    if (end < 0)
+        return -1;
+    if (at <= 0)
+        return 1;
+    ssize_t n = sys_pread(NULL, fd, &before, 1, at - 1);
+    return n < 0 ? -1 : n == 1 && before == '\n';
+}
+
+/* A process that was declared dead may have appended half a line since the log was looked at: this
+ * one then begins in the middle of that, and is written once more behind its own newline. */
+static int append_whole(int fd, const char *line, const struct ckpt_hook *hook)
+{
+    size_t length = strlen(line);
+    if (append_all(fd, line, length, hook))
+        return -1;
+    int whole = begins_line(fd, length);
+    return whole ? whole < 0 ? -1 : 0 : append_all(fd, line, length, hook);
 }
 
 static int append_line(int dirfd, const char *name, const char *line, const struct ckpt_hook *hook,
@@ -223,8 +248,7 @@ static int append_line(int dirfd, const char *name, const char *line, const stru
         return err_set_errno(err, errno, "opening the commit log %s", name);
     int rv = 0;
     off_t before = lseek(fd, 0, SEEK_END);
-    if (append_all(fd, line, strlen(line), hook) || sys_fsync(hook, fd) ||
-        (made && sys_fsync(hook, dirfd))) {
+    if (append_whole(fd, line, hook) || sys_fsync(hook, fd) || (made && sys_fsync(hook, dirfd))) {
         rv = err_set_errno(err, errno, "appending to the commit log %s", name);
         if (before >= 0 && !ftruncate(fd, before)) /* or the next append cuts it */
             fsync(fd);

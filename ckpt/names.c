@@ -21,13 +21,15 @@ bool name_complete(enum name_kind kind)
 
 bool name_run_valid(const char *run)
 {
-    size_t n = strspn(run, "0123456789abcdefghijklmnopqrstuvwxyz-");
+    size_t n = run ? strspn(run, "0123456789abcdefghijklmnopqrstuvwxyz-") : 0;
     return n >= 1 && n <= CKPT_RUN_MAX && !run[n];
 }
 
 bool name_node_valid(const char *node)
 {
-    size_t n = strspn(node, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-");
+    static const char allowed[] =
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-";
+    size_t n = node ? strspn(node, allowed) : 0;
     return n >= 1 && n <= CKPT_NODE_MAX && !node[n] && node[0] != '.';
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -124,6 +125,21 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
                    number_size(needed - free_bytes, lacks));
 }
 
+/* One file, at the limit that the process has. */
+static int check_limit(const struct ckpt *c, struct err *err)
+{
+    struct rlimit limit;
+    char one[NUMBER_BYTES], most[NUMBER_BYTES];
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= (rlim_t)engine_file_bytes(c))
+        return 0;
+    return err_set(err,
+                   "checkpoint folder %s: rank %d's files are of %s, this process may make files "
+                   "of %s: raise its limit (ulimit -f)",
+                   c->dir, c->rank, number_size((double)engine_file_bytes(c), one),
+                   number_size((double)limit.rlim_cur, most));
+}
+
 int ckpt_space(struct ckpt *c, int64_t *to_come, int64_t *free_bytes, struct err *err)
 {
     struct statvfs fs;
@@ -152,7 +168,7 @@ static int prepare_folder(struct ckpt *c, struct err *err)
         return -1;
     int rv = -1;
     if (!clear_predecessors(c, &list, err) && !check_log(c, err) &&
-        !commits_read(&c->commits, c->dirfd, c->dir, c->run, &list, err) &&
+        !commits_read(&c->commits, c->dirfd, c->dir, c->run, &list, err) && !check_limit(c, err) &&
         !check_space(c, &list, err))
         rv = writer_reserve(c, err);
     folder_list_free(&list);

@@ -295,8 +295,7 @@ int ckpt_parity_add(struct ckpt_parity *p, int source, const void *chunks, size_
 /* With the lock held: until at most `most` chunks wait. */
 static bool wait_for_room(struct ckpt_parity *p, int most, int64_t deadline_ms)
 {
-    struct timespec at = {.tv_sec = deadline_ms / 1000,
-                          .tv_nsec = (long)(deadline_ms % 1000) * 1000000};
+    struct timespec at = clock_point(deadline_ms);
     while (p->n > most)
         if (pthread_cond_timedwait(&p->from_thread, &p->lock, &at) == ETIMEDOUT)
             return p->n <= most;

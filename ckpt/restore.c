@@ -24,6 +24,24 @@ struct restore {
     int n, next;            /* next: those before it have been handed over */
 };
 
+int engine_copy_in(const struct ckpt *c, int index, int64_t at, const void *host, int64_t bytes,
+                   struct err *err)
+{
+    struct err why;
+    err_set(&why, "copy_in failed"); /* unless it says more */
+    if (!c->io.copy_in(c->io.arg, index, at, host, bytes, &why))
+        return 0;
+    return err_set(err, "copying %s out of a checkpoint: %s", c->layout.tensors[index].key,
+                   why.text);
+}
+
+int engine_flush(const struct ckpt *c, struct err *err)
+{
+    struct err why;
+    err_set(&why, "flush failed");
+    return c->io.flush && c->io.flush(c->io.arg, &why) ? err_set(err, "%s", why.text) : 0;
+}
+
 static bool same_tensor(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
 {
     size_t n = sizeof *a->shape * (size_t)a->dims;
@@ -93,18 +111,17 @@ static int match(struct restore *r, const struct ckpt_file *f, struct err *err)
 static int hand_over(void *restore, int64_t at, const unsigned char *p, int64_t n, struct err *err)
 {
     struct restore *r = restore;
-    const struct ckpt_io *io = &r->ckpt->io;
     for (int64_t end = at + n; r->next < r->n; r->next++) {
         const struct source *s = &r->sources[r->next];
         int64_t from = s->from->begin > at ? s->from->begin : at;
         int64_t to = s->from->end < end ? s->from->end : end;
-        if (from < to &&
-            io->copy_in(io->arg, s->index, from - s->from->begin, p + (from - at), to - from, err))
-            return err_prefix(err, "copying %s out of a checkpoint", s->from->key);
+        if (from < to && engine_copy_in(r->ckpt, s->index, from - s->from->begin, p + (from - at),
+                                        to - from, err))
+            return -1;
         if (s->from->end > end)
             break;
     }
-    return io->flush ? io->flush(io->arg, err) : 0;
+    return engine_flush(r->ckpt, err);
 }
 
 static int restore_data(struct restore *r, struct ckpt_file *f, struct err *err)

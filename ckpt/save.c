@@ -23,6 +23,7 @@ static int copy_tensor(struct ckpt *c, int i, struct err *err)
     const struct layout_tensor *t = &c->layout.tensors[i];
     if (atomic_load(&c->cancel))
         return err_set(err, "cancelled");
+    err_set(err, "copy_out failed"); /* unless it says more */
     if (c->io.copy_out(c->io.arg, i, c->buffer + c->layout.header_bytes + t->begin, err))
         return err_prefix(err, "copying %s for a checkpoint", t->key);
     return 0;
@@ -50,6 +51,7 @@ void save_copy(struct ckpt *c)
     c->copy_wanted = false;
     c->write_wanted = true; /* also of what failed: what was begun must be flushed */
     c->position = c->next;
+    c->no_file = c->copy_failed; /* the next save may begin before this is flushed */
     pthread_cond_signal(&c->to_writer);
     pthread_cond_broadcast(&c->from_writer);
 }
@@ -90,8 +92,7 @@ int ckpt_save_begin(struct ckpt *c, const struct ckpt_position *position, struct
 /* With the lock held: until the copy is over. -1: the time is up. */
 static int help_copy(struct ckpt *c, int64_t deadline_ms)
 {
-    struct timespec at = {.tv_sec = deadline_ms / 1000,
-                          .tv_nsec = (long)(deadline_ms % 1000) * 1000000};
+    struct timespec at = clock_point(deadline_ms);
     save_copy(c);
     while (c->copy_wanted) {
         int rc = pthread_cond_timedwait(&c->from_writer, &c->lock, &at);
@@ -133,8 +134,7 @@ int ckpt_save(struct ckpt *c, const struct ckpt_position *position, int64_t *sta
               struct err *err)
 {
     int64_t start = clock_ns();
-    if (ckpt_save_begin(c, position, err) || ckpt_save_join(c, NULL, err) ||
-        (c->io.flush && c->io.flush(c->io.arg, err)))
+    if (ckpt_save_begin(c, position, err) || ckpt_save_join(c, NULL, err) || engine_flush(c, err))
         return -1;
     if (stall_ns)
         *stall_ns = clock_ns() - start;

@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 ssize_t sys_allow(const struct ckpt_hook *hook, enum ckpt_op op, size_t bytes)
@@ -20,6 +22,35 @@ static int permit(const struct ckpt_hook *hook, enum ckpt_op op)
         return 0;
     errno = (int)-n;
     return -1;
+}
+
+/* A file that grows beyond the process' limit (ulimit -f) is an error, EFBIG; that the kernel sends
+ * SIGXFSZ as well, which ends the process, is held back and forgotten. */
+struct no_signal {
+    sigset_t old;
+    bool was_pending;
+};
+
+static void hold_signal(struct no_signal *s)
+{
+    sigset_t limit, pending;
+    sigemptyset(&limit);
+    sigaddset(&limit, SIGXFSZ);
+    sigpending(&pending);
+    s->was_pending = sigismember(&pending, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &limit, &s->old);
+}
+
+static void forget_signal(const struct no_signal *s)
+{
+    int errnum = errno;
+    sigset_t limit;
+    sigemptyset(&limit);
+    sigaddset(&limit, SIGXFSZ);
+    if (!s->was_pending)
+        sigtimedwait(&limit, NULL, &(struct timespec){0, 0});
+    pthread_sigmask(SIG_SETMASK, &s->old, NULL);
+    errno = errnum;
 }
 
 int sys_open(const struct ckpt_hook *hook, int dirfd, const char *name, int flags, mode_t mode)
@@ -38,11 +69,14 @@ int sys_reserve(const struct ckpt_hook *hook, int fd, off_t bytes)
     if (permit(hook, CKPT_OP_RESERVE))
         return -1;
     int rc;
+    struct no_signal limit;
+    hold_signal(&limit);
     do
         rc = fallocate(fd, 0, 0, bytes);
     while (rc && errno == EINTR);
     if (rc && errno == EOPNOTSUPP)
         rc = ftruncate(fd, bytes);
+    forget_signal(&limit);
     return rc;
 }
 
@@ -82,9 +116,12 @@ ssize_t sys_append(const struct ckpt_hook *hook, int fd, const void *p, size_t n
         return -1;
     }
     ssize_t done;
+    struct no_signal limit;
+    hold_signal(&limit);
     do
         done = write(fd, p, (size_t)most);
     while (done < 0 && errno == EINTR);
+    forget_signal(&limit);
     return done;
 }
 

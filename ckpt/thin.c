@@ -35,12 +35,13 @@ static int fill(struct ckpt *c, int first, int *end, int64_t *bytes, struct err 
         const struct layout_tensor *t = &l->tensors[*end];
         if (atomic_load(&c->cancel))
             return err_set(err, "cancelled");
+        err_set(err, "copy_out failed"); /* unless it says more */
         if (c->io.copy_out(c->io.arg, *end, to + (t->begin - begin), err))
             return err_prefix(err, "copying %s for a checkpoint", t->key);
         memset(to + (t->end - begin), 0, (size_t)(region_end(l, *end) - t->end));
     }
     *bytes = region_end(l, *end - 1) - begin;
-    return c->io.flush ? c->io.flush(c->io.arg, err) : 0;
+    return engine_flush(c, err);
 }
 
 static void feed(void *stream, const unsigned char *p, size_t n)

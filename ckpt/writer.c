@@ -252,13 +252,13 @@ static void set_batch(bool on)
 static void write_wanted(struct ckpt *c)
 {
     struct err err;
-    struct done_file done;
+    struct done_file done = {.digest = 0};
     struct ckpt_position position = c->position;
     int64_t start = clock_ns();
-    bool copied = !c->copy_failed;
+    bool copied = !c->no_file;
     c->flushing = true;
     pthread_mutex_unlock(&c->lock);
-    int rc = c->io.flush ? c->io.flush(c->io.arg, &err) : 0;
+    int rc = engine_flush(c, &err);
     pthread_mutex_lock(&c->lock);
     c->flushing = false;
     if (!rc && copied)

@@ -32,3 +32,11 @@ int clock_left_ms(int64_t deadline_ms)
         return 0;
     return left > INT_MAX ? INT_MAX : (int)left;
 }
+
+struct timespec clock_point(int64_t deadline_ms)
+{
+    if (deadline_ms < 0)
+        deadline_ms = 0;
+    return (struct timespec){.tv_sec = deadline_ms / 1000,
+                             .tv_nsec = (long)(deadline_ms % 1000) * 1000000};
+}

@@ -52,6 +52,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &action, NULL);
     /* Nobody reads the progress any more (`gtrain train | head`): no reason to stop training. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is an error that is told */
 }
 
 /* The launcher ends everybody when the first rank has failed. A rank that has nothing to say of its

@@ -55,12 +55,18 @@ static int open_file(struct weights *w, int number, struct err *err)
     return err_set(err, "%s is not the file that the commit record names", place->path);
 }
 
+/* What element() reads. */
+static bool is_float(enum ckpt_dtype dtype)
+{
+    return dtype == CKPT_F64 || dtype == CKPT_F32 || dtype == CKPT_BF16;
+}
+
 /* The dtype that the file has the first of these names in, if it has one. */
 static bool find_dtype(struct weights *w, const char *name)
 {
     for (int i = 0; i < ckpt_file_count(w->file); i++) {
         struct ckpt_tensor t;
-        if (ckpt_file_tensor(w->file, i, &t) || strcmp(t.name, name) || t.dtype == CKPT_I64)
+        if (ckpt_file_tensor(w->file, i, &t) || strcmp(t.name, name) || !is_float(t.dtype))
             continue;
         w->dtype = t.dtype;
         return true;

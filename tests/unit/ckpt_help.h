@@ -47,10 +47,17 @@ struct state {
     int n;
 };
 
+/* As the names of the types say. */
+enum { HELP_DTYPES = 15 };
+static const int help_element_bytes[HELP_DTYPES] = {
+    [CKPT_F64] = 8, [CKPT_F32] = 4, [CKPT_BF16] = 2, [CKPT_I64] = 8,     [CKPT_F16] = 2,
+    [CKPT_I32] = 4, [CKPT_I16] = 2, [CKPT_I8] = 1,   [CKPT_U64] = 8,     [CKPT_U32] = 4,
+    [CKPT_U16] = 2, [CKPT_U8] = 1,  [CKPT_BOOL] = 1, [CKPT_F8_E4M3] = 1, [CKPT_F8_E5M2] = 1,
+};
+
 static inline int64_t help_bytes(const struct ckpt_tensor *t)
 {
-    static const int size[] = {[CKPT_F64] = 8, [CKPT_F32] = 4, [CKPT_BF16] = 2, [CKPT_I64] = 8};
-    int64_t n = size[t->dtype];
+    int64_t n = help_element_bytes[t->dtype];
     for (int d = 0; d < t->dims; d++)
         n *= t->shape[d];
     return n;

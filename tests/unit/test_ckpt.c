@@ -2,6 +2,7 @@
 #include "ckpt_help.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static const int64_t shapes[][3] = {{64, 128}, {1}, {3, 5, 7}, {0, 9}, {1000003}, {4096}, {513}};
@@ -93,7 +94,7 @@ static void test_round_trip_many_small(void **unused)
     s.n = 0;
     for (int i = 0; i < 1000; i++) {
         int64_t n = i % 17;
-        state_add(&s, i % 2 ? CKPT_F32 : CKPT_F64, 1, &n);
+        state_add(&s, (enum ckpt_dtype)(i % HELP_DTYPES), 1, &n);
     }
     round_trip(&s, false, 0, 0);
     state_free(&s);
@@ -368,6 +369,13 @@ static void test_open_refusals(void **unused)
     refused(ckpt_open(&c, &o, &wrong, 1, &io, &err), "not inside the global size 64");
     struct ckpt_tensor twice[] = {s.tensors[0], s.tensors[0]};
     refused(ckpt_open(&c, &o, twice, 2, &io, &err), "registered twice");
+    twice[1].offset[0] = 1, twice[1].shape[0] = 1; /* another slice of the same: yes; */
+    ok(ckpt_open(&c, &o, twice, 2, &io, &err));
+    ckpt_close(c, help_soon());
+    twice[1].dtype = CKPT_I64; /* of another array of that name: no */
+    refused(ckpt_open(&c, &o, twice, 2, &io, &err), "two dtypes or global shapes");
+    wrong = s.tensors[0], wrong.global[0] = wrong.shape[0] = INT64_C(1) << 40;
+    refused(ckpt_open(&c, &o, &wrong, 1, &io, &err), "use more ranks"); /* and at once */
     wrong = s.tensors[0], wrong.name = "a b";
     refused(ckpt_open(&c, &o, &wrong, 1, &io, &err), "named 'a b'");
 
@@ -408,6 +416,43 @@ static void test_open_refusals(void **unused)
     help_remove(dir);
 }
 
+/* A limit on the size of files is told, not met by a signal that ends the process. */
+static void test_file_size_limit(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct rlimit old, few;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct ckpt_options o = help_options(dir, 1);
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(help_checkpoint(c, 1, &err));
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    few = old, few.rlim_cur = 100;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &few), 0);
+    int rv = help_checkpoint(c, 2, &err); /* a file was reserved, but the log may not grow */
+    ckpt_close(c, help_soon());
+    o.epoch++;
+    int second = ckpt_open(&c, &o, s.tensors, s.n, &io, NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(rv, -1);
+    assert_int_equal(second, -1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &few), 0);
+    rv = ckpt_open(&c, &o, s.tensors, s.n, &io, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(rv, -1);
+    assert_non_null(strstr(err.text, "(ulimit -f)"));
+    ok(ckpt_open(&c, &o, s.tensors, s.n, &io, &err));
+    ok(help_checkpoint(c, 3, &err));
+    ckpt_close(c, help_soon());
+    state_free(&s);
+    help_remove(dir);
+}
+
 static void test_not_owned(void **unused)
 {
     (void)unused;
@@ -437,10 +482,10 @@ static void test_no_space(void **unused)
     struct state s = {.n = 0};
     struct ckpt_io io = state_io(&s);
     struct ckpt_tensor t = {.name = "w", .dtype = CKPT_F32, .dims = 1};
-    t.global[0] = t.shape[0] = INT64_C(1) << 43; /* 32 TiB: its checksums still fit a header */
+    t.global[0] = t.shape[0] = INT64_C(1) << 40; /* 4 TiB: its checksums still fit a header */
     help_scratch(dir, NULL);
     struct ckpt_options o = help_options(dir, 1);
-    refused(ckpt_open(&c, &o, &t, 1, &io, &err), "need");
+    refused(ckpt_open(&c, &o, &t, 1, &io, &err), "are free");
     assert_int_equal(help_count(dir, ".reserve"), 0);
     help_remove(dir);
 }
@@ -513,6 +558,19 @@ static void test_save_refusals(void **unused)
     help_remove(dir);
 }
 
+static int count_lines(const char *dir, const char *name)
+{
+    char path[512];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    for (int c; (c = fgetc(f)) != EOF;)
+        n += c == '\n';
+    fclose(f);
+    return n;
+}
+
 /* Ranks of one folder: a record names each rank's file; a lost one makes it unusable. */
 static void test_two_ranks(void **unused)
 {
@@ -546,6 +604,8 @@ static void test_two_ranks(void **unused)
             ok(ckpt_commit(c[r], step, record, &err));
             free(claims[r]);
         }
+        ok(ckpt_commit(c[0], step, record, &err)); /* once more: it stands there already */
+        assert_int_equal(count_lines(dir, "run-1.n1.commits"), step);
         free(record);
     }
     ckpt_close(c[0], help_soon());
@@ -646,6 +706,7 @@ int main(void)
         cmocka_unit_test(test_retention_spares_the_restored),
         cmocka_unit_test(test_foreign_files_stay),
         cmocka_unit_test(test_open_refusals),
+        cmocka_unit_test(test_file_size_limit),
         cmocka_unit_test(test_not_owned),
         cmocka_unit_test(test_no_space),
         cmocka_unit_test(test_open_answers),

@@ -127,6 +127,47 @@ static void test_append_cuts_torn_tail(void **unused)
     help_remove(dir);
 }
 
+/* Before the first write of an append half a line of another process gets in. */
+struct intruder {
+    int dirfd;
+    const char *half;
+};
+
+static ssize_t intrude(void *arg, enum ckpt_op op, size_t bytes)
+{
+    struct intruder *i = arg;
+    if (op == CKPT_OP_WRITE && i->half) {
+        int fd = openat(i->dirfd, "log", O_WRONLY | O_APPEND);
+        assert_int_equal(write(fd, i->half, strlen(i->half)), strlen(i->half));
+        close(fd);
+        i->half = NULL;
+    }
+    return (ssize_t)bytes;
+}
+
+static void test_append_behind_half_a_line(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256], out[512];
+    help_scratch(dir, "/dev/shm");
+    int dirfd = open(dir, O_DIRECTORY | O_RDONLY);
+    struct intruder late = {.dirfd = dirfd, .half = "00000009 12345678 a rec"};
+    struct ckpt_hook hook = {.allow = intrude, .arg = &late};
+    ok(log_append(dirfd, "log", "first", 64, NULL, &err));
+    ok(log_append(dirfd, "log", "second", 64, &hook, &err));
+    ok(log_append(dirfd, "log", "third", 64, NULL, &err));
+    char *bytes;
+    int64_t n, good, skipped;
+    assert_int_equal(folder_read(dirfd, "log", 1 << 20, &bytes, &n), 0);
+    read_all(bytes, (size_t)n, out, &good, &skipped);
+    assert_string_equal(out, "first|second|third|");
+    assert_int_equal(good, n);
+    free(bytes);
+    close(dirfd);
+    help_remove(dir);
+}
+
 /* A log that has grown large is replaced by its newest lines; one that stands in for a dead
  * process's attempt at that goes. */
 static void test_append_shortens(void **unused)
@@ -576,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_torn_everywhere),
         cmocka_unit_test(test_damage_costs_one_line),
         cmocka_unit_test(test_append_cuts_torn_tail),
+        cmocka_unit_test(test_append_behind_half_a_line),
         cmocka_unit_test(test_append_shortens),
         cmocka_unit_test(test_append_spares_hard_links),
         cmocka_unit_test(test_check),

@@ -73,7 +73,7 @@ static void parts_by_hand(void **state)
 static void random_tensor(struct ckpt_tensor *t, char *name, int number)
 {
     snprintf(name, 16, "t%d", number);
-    *t = (struct ckpt_tensor){.name = name, .dtype = (enum ckpt_dtype)below(4)};
+    *t = (struct ckpt_tensor){.name = name, .dtype = (enum ckpt_dtype)below(HELP_DTYPES)};
     t->dims = (int)below(CKPT_MAX_DIMS + 1);
     for (int d = 0; d < t->dims; d++) {
         t->global[d] = 1 + below(7);
@@ -175,7 +175,7 @@ static unsigned char element_byte(int tensor, const struct ckpt_tensor *t, const
 static unsigned char *box_bytes(int tensor, const struct ckpt_tensor *t, const int64_t *offset,
                                 const int64_t *shape, int64_t *n)
 {
-    static const int size[] = {[CKPT_F64] = 8, [CKPT_F32] = 4, [CKPT_BF16] = 2, [CKPT_I64] = 8};
+    const int *size = help_element_bytes;
     int64_t elements = 1, at[CKPT_MAX_DIMS];
     for (int d = 0; d < t->dims; d++)
         elements *= shape[d];
