@@ -54,10 +54,10 @@ static void tell(void *arg, int file, int files, int64_t bytes)
 }
 
 /* Says what went wrong, if something did; the exit code. Ends by the signal that came. */
-static int ended(const char *what, int rv, const struct err *err)
+static int ended(const char *what, const atomic_bool *stop, int rv, const struct err *err)
 {
     if (rv)
-        cli_error("%s: %s", what, err->text);
+        cli_error("%s: %s", what, atomic_load(stop) ? "interrupted: nothing was made" : err->text);
     interrupt_release(!rv);
     return rv == HF_FAILED ? EXIT_FAILED : rv ? EXIT_USAGE : EXIT_OK;
 }
@@ -72,7 +72,8 @@ int cli_ckpt_import(int argc, char **argv)
         return help ? EXIT_OK : EXIT_USAGE;
     }
     struct hf_watch watch = {.stop = interrupt_catch(), .tell = tell};
-    int code = ended("import", hf_import(argv[1], argv[2], &watch, &parameters, &err), &err);
+    int rv = hf_import(argv[1], argv[2], &watch, &parameters, &err);
+    int code = ended("import", watch.stop, rv, &err);
     if (code)
         return code;
     printf("%s: %" PRId64 " parameters. Name your data in %s/plan.yaml, then\n"
@@ -153,7 +154,8 @@ int cli_ckpt_export(int argc, char **argv)
     o.run_dir = argv[optind];
     o.out = argv[optind + 1];
     o.watch = (struct hf_watch){.stop = interrupt_catch(), .tell = tell};
-    int code = ended("export", hf_export(&o, &done, &err), &err);
+    int rv = hf_export(&o, &done, &err);
+    int code = ended("export", o.watch.stop, rv, &err);
     if (!code)
         print_exported(&o, &done);
     return code;

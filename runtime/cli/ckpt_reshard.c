@@ -212,7 +212,7 @@ int cli_ckpt_reshard(int argc, char **argv)
     q.stop = interrupt_catch();
     int code = reshard(&q, &err);
     if (code)
-        cli_error("reshard: %s", err.text);
+        cli_error("reshard: %s", atomic_load(q.stop) ? "interrupted: nothing was made" : err.text);
     interrupt_release(!code);
     if (!code)
         printf("%s: a run folder. To go on from it:\n"

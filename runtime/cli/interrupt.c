@@ -37,5 +37,6 @@ void interrupt_release(bool done)
     if (!came || done)
         return;
     fflush(stderr);
+    signal(came, SIG_DFL); /* a library that only looks in may have put itself there before us */
     raise(came);
 }
