@@ -100,7 +100,7 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
     if (fstatvfs(c->dirfd, &fs))
         return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize, existing = 0;
-    int each = c->keep + c->ahead + 1;                   /* of this rank */
+    int each = c->thin ? 1 : c->keep + c->ahead + 1;     /* of this rank; a thin one writes one */
     int files = each * (c->ward >= 0 ? 2 : 1) + c->held; /* a ward's are about as long */
     double needed =
         (double)files * (double)engine_file_bytes(c) + (double)each * (double)c->parity_bytes;
@@ -113,6 +113,10 @@ static int check_space(struct ckpt *c, const struct folder_list *list, struct er
         return 0;
     free_bytes += existing;
     char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
+    if (c->thin)
+        return err_set(err, "folder %s: a file of %s, %s are free, %s too few", c->dir,
+                       number_size(needed, all), number_size(free_bytes, has),
+                       number_size(needed - free_bytes, lacks));
     return err_set(err,
                    "checkpoint folder %s: rank %d needs %s (keep + %d%s: %d files of %s%s), %s are "
                    "free, %s too few: choose another folder or a lower keep",

@@ -220,7 +220,7 @@ static void tidy(struct ckpt *c)
     pthread_mutex_unlock(&c->lock);
     int rc = drop_superseded(c, &commits, &err);
     struct err unused; /* no space now: the next save tries again, and tells */
-    if ((writer_reserve(c, &unused) || !room_for_others(c)) && commits.restored) {
+    if (!c->thin && (writer_reserve(c, &unused) || !room_for_others(c)) && commits.restored) {
         commits.no_trial = true;
         if (drop_superseded(c, &commits, &err))
             rc = -1;

@@ -71,6 +71,10 @@ int cli_ckpt_import(int argc, char **argv)
         fputs(import_help, help ? stdout : stderr);
         return help ? EXIT_OK : EXIT_USAGE;
     }
+    if (!*argv[1]) {
+        cli_error("import: the name given is empty");
+        return EXIT_USAGE;
+    }
     struct hf_watch watch = {.stop = interrupt_catch(), .tell = tell};
     int rv = hf_import(argv[1], argv[2], &watch, &parameters, &err);
     int code = ended("import", watch.stop, rv, &err);
@@ -149,6 +153,10 @@ int cli_ckpt_export(int argc, char **argv)
             return EXIT_USAGE;
     if (argc - optind != 2) {
         fputs(export_help, stderr);
+        return EXIT_USAGE;
+    }
+    if (!*argv[optind] || (o.like && !*o.like)) {
+        cli_error("export: the name given is empty");
         return EXIT_USAGE;
     }
     o.run_dir = argv[optind];

@@ -21,7 +21,8 @@ static void on_signal(int number)
 
 const atomic_bool *interrupt_catch(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    /* No SA_RESTART: a call that waits, as for a reader of our output, is to end too. */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < CAUGHT; i++)

@@ -45,6 +45,9 @@ static int compare(const struct plan_model *there, const struct plan_model *here
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].there != all[i].here)
             return differ(err, all[i].key, all[i].there, all[i].here);
+    if (there->tied != here->tied)
+        return err_set(err, "another model: tie_word_embeddings is %s there, not in this run",
+                       there->tied ? "true" : "false");
     return 0;
 }
 
