@@ -459,8 +459,39 @@ static int show(const char *path)
     return EXIT_OK;
 }
 
+static int list(const char *dir)
+{
+    return report(dir, list_run);
+}
+
+static int verify(const char *dir)
+{
+    return report(dir, verify_run);
+}
+
+/* Of list, verify and show: one name. */
+static bool takes_one(int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++)
+        if (argv[i][0] == '-') {
+            cli_error("ckpt %s: there is no option '%s'; what is called so is ./%s", argv[1],
+                      argv[i], argv[i]);
+            return false;
+        }
+    if (argc != 3)
+        cli_error("ckpt %s: one %s is expected, %d given: see gtrain ckpt --help", argv[1],
+                  !strcmp(argv[1], "show") ? "FILE" : "DIR", argc - 2);
+    else if (!*argv[2])
+        cli_error("ckpt %s: the name given is empty", argv[1]);
+    return argc == 3 && *argv[2];
+}
+
 int cli_ckpt(int argc, char **argv)
 {
+    static const struct {
+        const char *name;
+        int (*run)(const char *path);
+    } simple[] = {{"list", list}, {"verify", verify}, {"show", show}};
     static const struct {
         const char *name, *prefix;
         int (*run)(int argc, char **argv);
@@ -476,20 +507,13 @@ int cli_ckpt(int argc, char **argv)
             fputs(help, stdout);
             return EXIT_OK;
         }
-    if (argc != 3) {
+    if (argc < 2) {
         fputs(help, stderr);
         return EXIT_USAGE;
     }
-    if (!*argv[2]) {
-        cli_error("ckpt %s: the name given is empty", argv[1]);
-        return EXIT_USAGE;
-    }
-    if (!strcmp(argv[1], "list"))
-        return report(argv[2], list_run);
-    if (!strcmp(argv[1], "verify"))
-        return report(argv[2], verify_run);
-    if (!strcmp(argv[1], "show"))
-        return show(argv[2]);
+    for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
+        if (!strcmp(argv[1], simple[i].name))
+            return takes_one(argc, argv) ? simple[i].run(argv[2]) : EXIT_USAGE;
     cli_error("ckpt has no '%s': list, verify, show, prune, reshard, import and export are there",
               argv[1]);
     return EXIT_USAGE;

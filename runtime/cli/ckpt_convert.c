@@ -66,10 +66,20 @@ int cli_ckpt_import(int argc, char **argv)
 {
     struct err err;
     int64_t parameters;
-    bool help = asks_for_help(argc, argv);
-    if (help || argc != 3) {
-        fputs(import_help, help ? stdout : stderr);
-        return help ? EXIT_OK : EXIT_USAGE;
+    if (asks_for_help(argc, argv)) {
+        fputs(import_help, stdout);
+        return EXIT_OK;
+    }
+    for (int i = 1; i < argc; i++)
+        if (argv[i][0] == '-') {
+            cli_error("import: there is no option '%s'; a folder of that name is ./%s", argv[i],
+                      argv[i]);
+            return EXIT_USAGE;
+        }
+    if (argc != 3) {
+        cli_error("import: HF_DIR and OUT are expected, %d given: see gtrain ckpt import --help",
+                  argc - 1);
+        return EXIT_USAGE;
     }
     if (!*argv[1]) {
         cli_error("import: the name given is empty");
@@ -116,8 +126,7 @@ static int take_option(struct hf_export_options *o, int option)
         return 0;
     case 'b':
         return read_whole("shard-bytes", optarg, 1, &o->shard_bytes);
-    default:
-        fputs(export_help, stderr);
+    default: /* getopt has told */
         return -1;
     }
 }
@@ -152,7 +161,8 @@ int cli_ckpt_export(int argc, char **argv)
         if (take_option(&o, option))
             return EXIT_USAGE;
     if (argc - optind != 2) {
-        fputs(export_help, stderr);
+        cli_error("export: DIR and OUT are expected, %d given: see gtrain ckpt export --help",
+                  argc - optind);
         return EXIT_USAGE;
     }
     if (!*argv[optind] || (o.like && !*o.like)) {

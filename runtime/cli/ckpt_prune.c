@@ -228,7 +228,8 @@ int cli_ckpt_prune(int argc, char **argv)
             return EXIT_USAGE;
     }
     if (argc - optind != 1) {
-        fputs(help, stderr);
+        cli_error("prune: one DIR is expected, %d given: see gtrain ckpt prune --help",
+                  argc - optind);
         return EXIT_USAGE;
     }
     q.dir = argv[optind];

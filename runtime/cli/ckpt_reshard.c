@@ -190,7 +190,14 @@ static int read_options(struct request *q, int argc, char **argv)
         else if (option != 's' || take_step(q, optarg))
             return -1;
     if (argc - optind != 2 || !q->spec) {
-        fputs(help, stderr);
+        cli_error(
+            "reshard: SRC, DST and --plan PLAN are expected, %d folders and %s plan given: see "
+            "gtrain ckpt reshard --help",
+            argc - optind, q->spec ? "a" : "no");
+        return -1;
+    }
+    if (!*argv[optind]) {
+        cli_error("reshard: the name given is empty");
         return -1;
     }
     q->source = argv[optind];

@@ -116,8 +116,11 @@ static int compare_file(const struct hf_file *f, struct json_object *map, struct
         struct json_object *file = NULL;
         const char *name = f->header.tensors[i].name;
         json_object_object_get_ex(map, name, &file);
-        if (file ? strcmp(json_object_get_string(file), name_of(f)) != 0 : !hf_is_table(name))
-            return err_set(err, "%s holds %.200s, which the index does not say", f->path, name);
+        if (!file && !hf_is_table(name))
+            return err_set(err, "%s holds %.200s, which the index does not name", f->path, name);
+        if (file && strcmp(json_object_get_string(file), name_of(f)))
+            return err_set(err, "%s holds %.200s, which the index says is in %.200s", f->path, name,
+                           json_object_get_string(file));
     }
     return 0;
 }

@@ -225,7 +225,14 @@ static void test_refusals(void **unused)
     help_scratch(dir, NULL);
     expect("list", dir, 1, "there are no checkpoints here");
     expect("prune", dir, 2, "there are no checkpoints here");
-    expect("reshard", dir, 2, "usage: gtrain ckpt reshard");
+    expect("reshard", dir, 2, "SRC, DST and --plan PLAN are expected, 1 folders and no plan given");
+    expect("import", dir, 2, "import: HF_DIR and OUT are expected, 1 given");
+    expect("import --force here", dir, 2, "import: there is no option '--force'");
+    expect("export", dir, 2, "export: DIR and OUT are expected, 1 given");
+    expect("prune here", dir, 2, "prune: one DIR is expected, 2 given");
+    expect("list here", dir, 2, "gtrain: ckpt list: one DIR is expected, 2 given");
+    expect("show --json", dir, 2, "gtrain: ckpt show: there is no option '--json'");
+    expect("impor here", dir, 2, "gtrain: ckpt has no 'impor'");
     expect("reshard --plan /nowhere.yaml here", dir, 2, "/nowhere.yaml");
     expect("reshard --step -1 --plan /nowhere.yaml here", dir, 2, "--step is -1: use a whole");
     snprintf(path, sizeof path, "%s/none", dir);

@@ -117,7 +117,12 @@ static void refuses_tensors_that_do_not_fit(void **state)
     refused("weight_map: a is in '../x.safetensors'");
     hf_rig_write_text(&rig, "model.safetensors.index.json",
                       "{\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\"}}");
-    refused("which the index does not say");
+    refused("which the index does not name");
+    hf_rig_fill(&rig, false, HF_F32, 2);
+    hf_rig_write(&rig, hf_rig_config);
+    rig.tensors[3].file ^= 1;
+    hf_rig_write_index(&rig);
+    refused("holds model.layers.0.self_attn.k_proj.weight, which the index says is in model-0000");
 }
 
 /* What is in the place of a file, but has no end, is no file, or is too much. */
