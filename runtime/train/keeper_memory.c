@@ -2,6 +2,7 @@
 #include "train/keeper.h"
 
 #include "base/clock.h"
+#include "train/second_copy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,12 @@ static int flush(void *arg, struct err *err)
                          clock_ms() + keeper->plan->resilience.comm_timeout_ms, err);
 }
 
+/* Ranks that are the same number modulo this are replicas. */
+static int state_parts(const struct keeper *keeper)
+{
+    return keeper->identity->world / keeper->plan->parallel.data;
+}
+
 int keeper_memory_open(struct keeper *keeper, struct err *err)
 {
     const struct train_identity *id = keeper->identity;
@@ -53,7 +60,7 @@ int keeper_memory_open(struct keeper *keeper, struct err *err)
                                           .epoch = id->epoch,
                                           .generation = id->generation,
                                           .plan_hash = plan_hash(keeper->plan),
-                                          .parts = id->world / keeper->plan->parallel.data};
+                                          .parts = state_parts(keeper)};
     struct ckpt_io io = {.copy_out = copy_out, .copy_in = copy_in, .flush = flush, .arg = keeper};
     if (snapshot_open(&m->snapshot, keeper->k, err) ||
         ckpt_memory_open(&m->slots, &options, keeper->tensors, keeper->n_tensors, &io, err))
@@ -214,18 +221,20 @@ int keeper_memory_fits(const struct memory_need *ranks, int world, const char **
     return 0;
 }
 
+/* Where replicas may be lost for good (resilience.shrink) the last one needs its copies at once,
+ * and the memory for them. */
 static int find_partner(struct keeper *keeper, struct err *err)
 {
     struct keeper_memory *m = &keeper->memory;
-    struct partner p;
+    int world = keeper->mesh->world;
+    int parts = keeper->plan->resilience.shrink ? world : state_parts(keeper);
     if (!m->side.comm)
         return 0;
-    if (partner_find(&p, keeper->comm, keeper->mesh, keeper->identity, err))
+    if (second_copy_find(keeper->comm, keeper->mesh, keeper->identity, parts, &m->partner, &m->ward,
+                         err))
         return -1;
-    m->partner = p.to;
-    m->ward = p.from;
     int to[2] = {m->partner, m->ward}, from[2] = {m->ward, m->partner};
-    return side_connect(&m->side, keeper->comm, to, from, m->partner >= 0 ? 2 : 0,
+    return side_connect(&m->side, keeper->comm, to, from, m->partner >= 0 || m->ward >= 0 ? 2 : 0,
                         keeper->plan->resilience.comm_timeout_ms, err);
 }
 

@@ -40,7 +40,10 @@ static int swap(struct table *t, const struct side *side, struct comm *main, int
         free(address);
         return -1;
     }
-    keep(t, from, address, theirs);
+    if (from < 0)
+        free(address);
+    else
+        keep(t, from, address, theirs);
     return 0;
 }
 

@@ -17,9 +17,9 @@ struct side {
 };
 
 /* All ranks that will talk call, at the same time: in round i this rank tells to[i] its address and
- * hears that of from[i], so to of one is from of the other. main: the run's comm, of `world` ranks.
- * A connected one only gets its timeout, and n may be 0 where nobody talks. A failure is one of the
- * network. */
+ * hears that of from[i], so to of one is from of the other; -1: that half is left out. main: the
+ * run's comm, of `world` ranks. A connected one only gets its timeout, and n may be 0 where nobody
+ * talks. A failure is one of the network. */
 int side_connect(struct side *side, struct comm *main, const int *to, const int *from, int n,
                  int64_t timeout_ms, struct err *err);
 

@@ -1,5 +1,5 @@
 # Going on from memory: a plan that writes no checkpoint at all loses nothing to a lost process or node,
-# and does at most one completed step again.
+# and does at most one completed step again. Without replicas: the second copies are the partners'.
 
 load cluster.bash
 load training.bash
@@ -7,7 +7,7 @@ load training.bash
 steps=80
 
 write_plan_with() { # CHECKPOINT
-    write_train_plan "tensor: 1, pipeline: 2, data: 2" "$1" "stall_ms: 2000, restarts: 2"
+    write_train_plan "tensor: 2, pipeline: 2, data: 1" "$1" "stall_ms: 2000, restarts: 2"
 }
 
 setup_file() {

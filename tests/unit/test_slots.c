@@ -3,7 +3,8 @@
  *
  * The model: ranks in a ring, each the keeper of the copy of the one before it. In a step a rank
  * fills a slot of its own and seals it, takes the copy of its ward and seals that, joins both, and
- * goes through the sum that all ranks need; then its next state is made. Every order of these of
+ * goes through the sum that all ranks need; then its next state is made. Or they are replicas, two
+ * and two, and nobody has a ward: a replica's slot is as good as the own. Every order of these of
  * all ranks is tried, a process or a node is killed in every state that comes up, and what is left
  * must hold a state that all can go back to, no more than one completed step old. Then the next
  * generation goes on from it, through the same. */
@@ -99,6 +100,7 @@ struct world {
 
 struct model {
     int n, slots;
+    bool replicas; /* rank i and rank i + n / 2 hold the same */
     bool late;     /* the join comes after the sum, and is confirmed by the one after that */
     int last_step; /* where it is enough */
     struct world *queue;
@@ -172,7 +174,8 @@ static void update(struct model *m, struct world *w, int i)
         r->kept_generation = generation_of(w, r->kept);
     }
     r->step++;
-    r->own = r->ward = NOT_BEGUN;
+    r->own = NOT_BEGUN;
+    r->ward = m->replicas ? SEALED : NOT_BEGUN;
     r->arrived = r->past = 0;
     if (r->step > w->newest)
         w->newest = r->step;
@@ -181,7 +184,7 @@ static void update(struct model *m, struct world *w, int i)
 static bool all_arrived(const struct model *m, const struct world *w, int step)
 {
     for (int i = 0; i < m->n; i++)
-        if (w->ranks[i].step == step && !w->ranks[i].arrived)
+        if (w->ranks[i].step < step || (w->ranks[i].step == step && !w->ranks[i].arrived))
             return false;
     return true;
 }
@@ -243,13 +246,19 @@ static bool holds(const struct model *m, const struct rank *r, int first, int of
     return false;
 }
 
+/* The other rank that has rank i's state. */
+static int second(const struct model *m, int i)
+{
+    return (i + (m->replicas ? m->n / 2 : 1)) % m->n;
+}
+
 /* Everybody's image of that state, with node `dead` (-1: none) gone. */
 static bool whole(const struct model *m, const struct world *w, int dead, int generation, int step)
 {
     for (int i = 0; i < m->n; i++) {
-        int keeper = (i + 1) % m->n;
+        int other = second(m, i), first = m->replicas ? 0 : m->slots, of = m->replicas ? other : i;
         if (!(i != dead && holds(m, &w->ranks[i], 0, i, generation, step)) &&
-            !(keeper != dead && holds(m, &w->ranks[keeper], m->slots, i, generation, step)))
+            !(other != dead && holds(m, &w->ranks[other], first, of, generation, step)))
             return false;
     }
     return true;
@@ -283,7 +292,7 @@ static void restart(struct model *m, const struct world *from, int dead, int gen
             memcpy(r->cells, from->ranks[i].cells, sizeof r->cells);
         if (holds(m, r, 0, i, generation, step))
             r->own = SEALED;
-        if (holds(m, r, m->slots, (i + m->n - 1) % m->n, generation, step))
+        if (m->replicas || holds(m, r, m->slots, (i + m->n - 1) % m->n, generation, step))
             r->ward = SEALED;
     }
     visit(m, &w);
@@ -294,6 +303,8 @@ static void restart(struct model *m, const struct world *from, int dead, int gen
 static bool pair_of_lost(const struct model *m, const struct world *w, int dead)
 {
     int lost = w->lost - 1;
+    if (m->replicas)
+        return lost >= 0 && dead == second(m, lost);
     return lost >= 0 && dead >= 0 &&
            (dead == (lost + 1) % m->n || dead == (lost + m->n - 1) % m->n || dead == lost);
 }
@@ -321,7 +332,9 @@ static void explore(struct model *m, bool again)
     for (int i = 0; i < m->n; i++) {
         /* As a restore leaves it: the state of step 0 is everywhere, of generation 1. */
         first.ranks[i].cells[0] = (struct cell){1, 1, 0, (uint8_t)i};
-        first.ranks[i].cells[m->slots] = (struct cell){1, 1, 0, (uint8_t)((i + m->n - 1) % m->n)};
+        if (!m->replicas)
+            first.ranks[i].cells[m->slots] =
+                (struct cell){1, 1, 0, (uint8_t)((i + m->n - 1) % m->n)};
         first.ranks[i].kept_generation = 1;
         first.ranks[i].own = first.ranks[i].ward = SEALED;
     }
@@ -351,6 +364,20 @@ static void always_a_common_state(void **state)
     }
 }
 
+/* The same for replicas, without a copy sent. */
+static void replicas_are_copies(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= MAX_RANKS; n += 2) {
+        struct model m = {.n = n, .slots = 2, .replicas = true, .last_step = LAST_STEP};
+        explore(&m, true);
+        print_message("%d ranks: %lld states, %d kills\n", n, (long long)m.n_seen, m.checked);
+        assert_false(m.stuck);
+        assert_false(m.gone);
+        assert_int_equal(m.worst, 1);
+    }
+}
+
 /* Two slots with a confirmation that comes a step late: no slot is left to fill. */
 static void late_confirmation_needs_three(void **state)
 {
@@ -370,6 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rule),
         cmocka_unit_test(always_a_common_state),
+        cmocka_unit_test(replicas_are_copies),
         cmocka_unit_test(late_confirmation_needs_three),
     };
     return cmocka_run_group_tests_name("slots", tests, NULL, NULL);

@@ -24,7 +24,11 @@
 
 enum { WORLD = 4, STEPS = 28, STOP = 5, FDS = WORLD * CKPT_MEMORY_SLOTS, PATH = 400 };
 
+/* Two replicas have each other's state; where nobody has a rank's, its partner keeps a copy. */
+enum layout { REPLICAS, PARTNERS, LAYOUTS };
+
 struct rig {
+    enum layout layout;
     char folder[256], local[PATH];
     int fds[FDS];
     struct rig_result whole; /* the undisturbed run */
@@ -43,12 +47,14 @@ static void renew(struct rig *r, int rank)
 
 static struct rig_run run_of(const struct rig *r, uint32_t generation)
 {
-    struct rig_run run = {.folder = r->folder,
-                          .steps = STEPS,
-                          .changes = {"parallel.data=2", "parallel.pipeline=2"},
-                          .generation = generation,
-                          .node_ranks = 1,
-                          .memory = r->fds};
+    struct rig_run run = {
+        .folder = r->folder,
+        .steps = STEPS,
+        .changes = {r->layout == REPLICAS ? "parallel.data=2" : "parallel.tensor=2",
+                    "parallel.pipeline=2"},
+        .generation = generation,
+        .node_ranks = 1,
+        .memory = r->fds};
     return run;
 }
 
@@ -65,10 +71,11 @@ static void keep_files(struct rig *r, struct rig_run *run, int every)
 }
 
 /* The undisturbed run, and a generation that ends after some steps. */
-static void begin(struct rig *r, int every)
+static void begin(struct rig *r, enum layout layout, int every)
 {
     struct rig_result first;
     memset(r, 0, sizeof *r);
+    r->layout = layout;
     rig_folder_make(r->folder);
     snprintf(r->local, sizeof r->local, "%s/local", r->folder);
     struct rig_run run = run_of(r, 1);
@@ -144,24 +151,35 @@ static int next_node(int rank)
     return (rank + 1) % WORLD; /* the partner where no topology is known */
 }
 
+/* Its own, and its partner's copy. */
+static void everywhere(const struct rig *r, int rank,
+                       void (*spoil)(const struct rig *r, int rank, int half, int64_t step))
+{
+    spoil(r, rank, 0, r->last);
+    if (r->layout == PARTNERS)
+        spoil(r, next_node(rank), 1, r->last);
+}
+
 /* ---- the cases ---- */
 
 static void processes_are_lost(void **state)
 {
     (void)state;
-    struct rig r;
-    begin(&r, 0);
-    go_on(&r, 2, 0, r.last);
-    end(&r);
+    for (int layout = 0; layout < LAYOUTS; layout++) {
+        struct rig r;
+        begin(&r, layout, 0);
+        go_on(&r, 2, 0, r.last);
+        end(&r);
+    }
 }
 
 static void each_node_is_lost(void **state)
 {
     (void)state;
-    for (int rank = 0; rank < WORLD; rank++) {
+    for (int i = 0; i < LAYOUTS * WORLD; i++) {
         struct rig r;
-        begin(&r, 0);
-        renew(&r, rank);
+        begin(&r, i / WORLD, 0);
+        renew(&r, i % WORLD);
         go_on(&r, 2, 0, r.last);
         end(&r);
     }
@@ -171,86 +189,115 @@ static void each_node_is_lost(void **state)
 static void two_nodes_are_lost(void **state)
 {
     (void)state;
-    struct rig r;
-    begin(&r, 0);
-    renew(&r, 1);
-    renew(&r, 3);
-    go_on(&r, 2, 0, r.last);
-    end(&r);
+    for (int layout = 0; layout < LAYOUTS; layout++) {
+        struct rig r;
+        begin(&r, layout, 0);
+        renew(&r, 1);
+        renew(&r, layout == REPLICAS ? 2 : 3);
+        go_on(&r, 2, 0, r.last);
+        end(&r);
+    }
 }
 
 static void a_pair_is_lost(void **state)
 {
     (void)state;
-    struct rig r;
-    begin(&r, 3); /* the stop has made a checkpoint, too: of the same step */
-    renew(&r, 1);
-    renew(&r, next_node(1));
-    go_on(&r, 2, 3, r.last);
-    end(&r);
-    begin(&r, 0); /* their replicas have what they had */
-    renew(&r, 1);
-    renew(&r, next_node(1));
-    go_on(&r, 2, 0, r.last);
-    end(&r);
-    begin(&r, 0); /* nothing is left anywhere */
-    for (int rank = 0; rank < WORLD; rank++)
-        renew(&r, rank);
-    go_on(&r, 2, 0, 0);
-    end(&r);
+    for (int layout = 0; layout < LAYOUTS; layout++) {
+        int other = layout == REPLICAS ? 3 : next_node(1);
+        struct rig r;
+        begin(&r, layout, 3); /* the stop has made a checkpoint, too: of the same step */
+        renew(&r, 1);
+        renew(&r, other);
+        go_on(&r, 2, 3, r.last);
+        end(&r);
+        begin(&r, layout, 0);
+        renew(&r, 1);
+        renew(&r, other);
+        go_on(&r, 2, 0, 0);
+        end(&r);
+        begin(&r, layout, 0); /* nothing is left anywhere */
+        for (int rank = 0; rank < WORLD; rank++)
+            renew(&r, rank);
+        go_on(&r, 2, 0, 0);
+        end(&r);
+    }
+}
+
+/* One's own is spoiled: the replica, or the partner, has it; then everybody's: one step back. */
+static void spoiled(void (*spoil)(const struct rig *r, int rank, int half, int64_t step))
+{
+    for (int layout = 0; layout < LAYOUTS; layout++) {
+        struct rig r;
+        begin(&r, layout, 0);
+        spoil(&r, 2, 0, r.last);
+        go_on(&r, 2, 0, r.last);
+        end(&r);
+        begin(&r, layout, 0);
+        for (int rank = 0; rank < WORLD; rank += 2)
+            everywhere(&r, rank, spoil);
+        go_on(&r, 2, 0, r.last - 1);
+        end(&r);
+    }
 }
 
 static void a_half_filled_slot(void **state)
 {
     (void)state;
-    struct rig r;
-    begin(&r, 0);
-    half_fill(&r, 2, 0, r.last); /* the partner has it */
-    go_on(&r, 2, 0, r.last);
-    end(&r);
-    begin(&r, 0);
-    half_fill(&r, 2, 0, r.last); /* the replica has it */
-    half_fill(&r, next_node(2), 1, r.last);
-    go_on(&r, 2, 0, r.last);
-    end(&r);
-    begin(&r, 0);
-    for (int rank = 0; rank < WORLD; rank += 2) { /* nobody has it whole: one step back */
-        half_fill(&r, rank, 0, r.last);
-        half_fill(&r, next_node(rank), 1, r.last);
-    }
-    go_on(&r, 2, 0, r.last - 1);
-    end(&r);
+    spoiled(half_fill);
 }
 
 static void a_damaged_slot(void **state)
 {
     (void)state;
-    struct rig r;
-    begin(&r, 0);
-    flip(&r, 2, 0, r.last);
-    go_on(&r, 2, 0, r.last);
-    end(&r);
-    begin(&r, 0);
-    flip(&r, 2, 0, r.last);
-    flip(&r, next_node(2), 1, r.last);
-    go_on(&r, 2, 0, r.last);
-    end(&r);
-    begin(&r, 0);
-    for (int rank = 0; rank < WORLD; rank += 2) {
-        flip(&r, rank, 0, r.last);
-        flip(&r, next_node(rank), 1, r.last);
-    }
-    go_on(&r, 2, 0, r.last - 1);
-    end(&r);
+    spoiled(flip);
 }
 
-/* One replica is left, on nodes 2 and 3; node 0 is a spare now, and what it has cannot be had. */
+/* Who has a replica on another node sends no copies: there is not even memory for them. Where
+ * replicas may go for good they are sent all the same, and each rank's state is in more places. */
+static void copies_where_nobody_else_has_it(void **state)
+{
+    (void)state;
+    static const struct {
+        enum layout layout;
+        const char *change;
+        bool copies;
+    } cases[] = {
+        {REPLICAS, NULL, false},
+        {REPLICAS, "resilience.shrink=true", true},
+        {PARTNERS, NULL, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rig r;
+        struct rig_result some;
+        begin(&r, cases[i].layout, 0);
+        for (int rank = 0; rank < WORLD; rank++)
+            renew(&r, rank);
+        struct rig_run run = run_of(&r, 1);
+        run.changes[2] = cases[i].change;
+        run.stop_after = STOP;
+        rig_train(&run, &some);
+        assert_int_equal(some.end, TRAIN_STOPPED);
+        for (int rank = 0; rank < WORLD; rank++) {
+            slot_of(&r, rank, 0, some.n);
+            if (cases[i].copies) {
+                slot_of(&r, next_node(rank), 1, some.n);
+                continue;
+            }
+            for (int slot = CKPT_MEMORY_SLOTS / 2; slot < CKPT_MEMORY_SLOTS; slot++)
+                assert_int_equal(lseek(r.fds[rank * CKPT_MEMORY_SLOTS + slot], 0, SEEK_END), 0);
+        }
+        end(&r);
+    }
+}
+
+/* One replica is left, on nodes 2 and 3; node 0 is a spare now, and what it has cannot be had. From
+ * then on they keep each other's state. */
 static void fewer_replicas(void **state)
 {
     (void)state;
     struct rig r;
     struct rig_result rest;
-    begin(&r, 0);
+    begin(&r, REPLICAS, 0);
     struct rig_run run = run_of(&r, 2);
     run.changes[0] = "parallel.data=1";
     run.memory = r.fds + 2 * CKPT_MEMORY_SLOTS;
@@ -262,6 +309,8 @@ static void fewer_replicas(void **state)
             fail_msg("step %d: loss %.17g, undisturbed %.17g", (int)rest.first + i, rest.loss[i],
                      loss);
     }
+    slot_of(&r, 2, 1, STEPS - 1);
+    slot_of(&r, 3, 1, STEPS - 1);
     end(&r);
 }
 
@@ -271,7 +320,7 @@ static void again_and_again(void **state)
     (void)state;
     struct rig r;
     struct rig_result some;
-    begin(&r, 0);
+    begin(&r, PARTNERS, 0);
     int64_t at = r.last;
     for (uint32_t generation = 2; generation < 5; generation++) {
         struct rig_run run = run_of(&r, generation);
@@ -296,7 +345,7 @@ static void again_at_once(void **state)
     (void)state;
     struct rig r;
     struct rig_result some;
-    begin(&r, 0);
+    begin(&r, PARTNERS, 0);
     renew(&r, 0);
     struct rig_run run = run_of(&r, 2);
     run.stop_after = 1; /* as soon as it can be asked */
@@ -312,7 +361,7 @@ static void memory_and_files(void **state)
 {
     (void)state;
     struct rig r;
-    begin(&r, 2);
+    begin(&r, PARTNERS, 2);
     renew(&r, 2);
     go_on(&r, 2, 2, r.last);
     end(&r);
@@ -324,7 +373,7 @@ static void every_fourth_step(void **state)
     struct rig r;
     struct rig_result some;
     memset(&r, 0, sizeof r);
-    begin(&r, 0);
+    begin(&r, REPLICAS, 0);
     for (int rank = 0; rank < WORLD; rank++)
         renew(&r, rank);
     struct rig_run run = run_of(&r, 1);
@@ -433,6 +482,7 @@ int main(void)
         cmocka_unit_test(a_half_filled_slot),
         cmocka_unit_test(a_damaged_slot),
         cmocka_unit_test(fewer_replicas),
+        cmocka_unit_test(copies_where_nobody_else_has_it),
         cmocka_unit_test(again_and_again),
         cmocka_unit_test(again_at_once),
         cmocka_unit_test(memory_and_files),
