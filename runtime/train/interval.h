@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    INTERVAL_FIRST = 10, /* steps, until a checkpoint's cost is known */
+    INTERVAL_FIRST = 10, /* steps, until a checkpoint's cost is known, or a snapshot's */
     INTERVAL_WINDOW = 9, /* measurements of which the median counts: one odd one does not */
 };
 
@@ -35,10 +35,11 @@ int64_t interval_steps(const struct interval_facts *facts);
 /* "checkpoint every 37 steps: stall 2.1 ms, write 1.3 s, one failure per 12.4 days" */
 void interval_text(const struct interval_facts *facts, int64_t steps, char *text, size_t size);
 
-/* The most of the time that snapshots may take; and how many are taken, one at each step, before it
- * is settled: the first are dearer. */
+/* The most of the time that snapshots may take; and how many are taken before it is settled, at
+ * most INTERVAL_FIRST steps apart, so that one odd one does not count and trying costs little, too.
+ */
 #define INTERVAL_SHARE 0.005
-enum { INTERVAL_TRIED = 5 };
+enum { INTERVAL_TRIED = 3 };
 
 /* At least 1. Pure. */
 int64_t interval_share_steps(double cost_s, double step_s);

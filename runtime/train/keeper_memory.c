@@ -392,9 +392,11 @@ int keeper_memory_join(struct keeper *keeper, struct kstream *stream, int64_t *s
     return 0;
 }
 
-double keeper_memory_cost(const struct keeper *keeper)
+double keeper_memory_cost(struct keeper *keeper)
 {
-    return (double)keeper->memory.mirror.cost_ns * 1e-9;
+    double cost_s = (double)keeper->memory.mirror.cost_ns * 1e-9;
+    keeper->memory.mirror.cost_ns = 0;
+    return cost_s;
 }
 
 void keeper_memory_confirm(struct keeper *keeper)

@@ -58,8 +58,9 @@ int keeper_memory_begin(struct keeper *keeper, int64_t step, struct err *err);
 int keeper_memory_begin_restored(struct keeper *keeper, int64_t step, struct err *err);
 
 /* Seconds that the newest whole snapshot cost this rank at most: how long it was held, and what the
- * mirror's thread computed, as if that had been on a core that training wants. 0: none is whole. */
-double keeper_memory_cost(const struct keeper *keeper);
+ * mirror's thread computed, as if that had been on a core that training wants. Each is told once;
+ * 0: none is whole that has not been told. */
+double keeper_memory_cost(struct keeper *keeper);
 
 /* Before the sum that the update needs: what was begun is whole on this rank, and its ward's.
  * What comes on `stream` may change the state. */

@@ -37,7 +37,8 @@ struct mirror {
     /* The caller's thread. */
     bool begun;
     int64_t begin_ns;    /* how long it was held by the begin */
-    int64_t cost_ns;     /* of the newest that is whole: begin, join, and the thread's work */
+    int64_t cost_ns;     /* of the newest that is whole: begin, join, and the thread's work; the
+                          * caller may clear it */
     struct ckpt_key key; /* of the snapshot begun last */
 
     pthread_mutex_t lock;

@@ -15,7 +15,7 @@ void pace_open(struct pace *p, enum pace_of of, const struct plan *plan,
                        .mtbf_s = interval_mtbf_s(plan->resilience.mtbf_hours, nodes),
                        .counted = -1};
     if (p->automatic)
-        p->every = of == PACE_CHECKPOINTS ? INTERVAL_FIRST : 1;
+        p->every = INTERVAL_FIRST;
 }
 
 bool pace_due(const struct pace *p, int64_t done, int64_t last)
@@ -41,18 +41,16 @@ static bool note_checkpoint(struct pace *p, const struct step_result *result)
     return true;
 }
 
-/* Each cost is told until there is another; false: too little is known. */
+/* Each cost is told once. */
 static bool note_snapshot(struct pace *p, const struct step_result *result)
 {
-    int64_t cost_ns = (int64_t)(result->snapshot_s * 1e9);
-    if (result->snapshot_s <= 0 || cost_ns == p->counted)
+    if (result->snapshot_s <= 0)
         return false;
-    p->counted = cost_ns;
     interval_note(&p->stall_s, result->snapshot_s);
-    return p->stall_s.n >= INTERVAL_TRIED;
+    return true;
 }
 
-static void decide_checkpoints(struct pace *p, struct err *why)
+static bool decide_checkpoints(struct pace *p, struct err *why)
 {
     struct interval_facts facts = {.stall_s = interval_median(&p->stall_s),
                                    .write_s = interval_median(&p->write_s),
@@ -60,13 +58,19 @@ static void decide_checkpoints(struct pace *p, struct err *why)
                                    .mtbf_s = p->mtbf_s};
     p->decided = interval_steps(&facts);
     interval_text(&facts, p->decided, why->text, sizeof why->text);
+    return true;
 }
 
-static void decide_snapshots(struct pace *p, struct err *why)
+/* True: it is settled; until then it is tried, seldom where it looks dear. */
+static bool decide_snapshots(struct pace *p, struct err *why)
 {
     double cost_s = interval_median(&p->stall_s), step_s = interval_median(&p->step_s);
+    bool settled = p->stall_s.n >= INTERVAL_TRIED;
     p->decided = interval_share_steps(cost_s, step_s);
+    if (!settled && p->decided > INTERVAL_FIRST)
+        p->decided = INTERVAL_FIRST;
     interval_share_text(cost_s, step_s, p->decided, why->text, sizeof why->text);
+    return settled;
 }
 
 bool pace_hear(struct pace *p, const struct step_result *result, double step_s, struct err *why)
@@ -82,7 +86,8 @@ bool pace_hear(struct pace *p, const struct step_result *result, double step_s, 
     interval_note(&p->step_s, step_s);
     if (!(checkpoints ? note_checkpoint(p, result) : note_snapshot(p, result)))
         return false;
-    bool first = p->decided == 0;
-    checkpoints ? decide_checkpoints(p, why) : decide_snapshots(p, why);
+    bool settled = checkpoints ? decide_checkpoints(p, why) : decide_snapshots(p, why);
+    bool first = settled && !p->settled;
+    p->settled = settled;
     return first;
 }

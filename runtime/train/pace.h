@@ -21,7 +21,8 @@ struct pace {
     int64_t every;           /* the same on all ranks */
     int64_t decided;         /* what it tells; 0: nothing yet */
     double mtbf_s;
-    int64_t counted; /* newest checkpoint, or cost of a snapshot in ns, that is noted */
+    bool settled;                                    /* found, and told */
+    int64_t counted;                                 /* newest checkpoint whose cost is noted */
     struct interval_window stall_s, write_s, step_s; /* of a snapshot stall_s is all it costs */
 };
 

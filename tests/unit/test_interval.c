@@ -158,37 +158,76 @@ static void ranks_agree(void **state)
     assert_int_equal(pace[0].every, 54);
 }
 
-/* The first costs 100 times what the others do. Until enough are known there is one at each step;
- * then each costs a bit more than 10 ms of steps of 0.5 s, which would be every fourth. */
-static void ranks_agree_on_snapshots(void **state)
+/* Two ranks, where the first snapshot costs so much and the others so much; a rank tells what one
+ * has cost with the step after the next. */
+struct course {
+    double first_s, cost_s;
+    int steps, taken, told_at, taken_until_told;
+    int64_t every;
+};
+
+static void run_course(struct course *c)
 {
-    (void)state;
     struct plan plan = {.checkpoint = {.snapshots = PLAN_AUTO}};
     struct pace pace[2];
-    struct step_result result = {.finished = -1};
-    int told = 0, taken = 0;
+    double costs[2] = {0};
     int64_t last = 0;
+    int told = 0;
     for (int r = 0; r < 2; r++) {
         struct train_identity identity = {.rank = r, .world = 2, .local_world = 1};
         pace_open(&pace[r], PACE_SNAPSHOTS, &plan, &identity);
     }
-    for (int64_t step = 1; step <= 100; step++) {
+    c->taken = 0;
+    for (int step = 1; step <= c->steps; step++) {
         struct err why;
+        struct step_result result = {.finished = -1,
+                                     .snapshot_s = costs[step % 2],
+                                     .snapshot_every = pace_word(&pace[0]) + pace_word(&pace[1])};
+        costs[step % 2] = 0;
         assert_int_equal(pace_due(&pace[0], step, last), pace_due(&pace[1], step, last));
         if (pace_due(&pace[0], step, last)) {
-            result.snapshot_s = taken ? 10e-3 + 1e-6 * taken : 1;
-            taken++;
+            assert_in_range(step - last, 1, told ? c->steps : INTERVAL_FIRST);
+            costs[step % 2] = c->taken++ ? c->cost_s : c->first_s;
             last = step;
         }
-        result.snapshot_every = pace_word(&pace[0]) + pace_word(&pace[1]);
-        told += pace_hear(&pace[0], &result, 0.5, &why);
-        told += pace_hear(&pace[1], &result, 0.9, &why);
+        if (pace_hear(&pace[0], &result, 0.5, &why)) {
+            told++;
+            c->told_at = step;
+            c->taken_until_told = c->taken;
+        }
+        assert_false(pace_hear(&pace[1], &result, 0.9, &why));
         assert_int_equal(pace[0].every, pace[1].every);
-        if (step <= INTERVAL_TRIED)
-            assert_int_equal(last, step);
     }
     assert_int_equal(told, 1);
-    assert_int_equal(pace[0].every, 5); /* the costs grow by a microsecond each */
+    c->every = pace[0].every;
+}
+
+static void ranks_agree_on_snapshots(void **state)
+{
+    (void)state;
+    /* 9 ms of steps of 0.5 s: every fourth; the first costs 100 times that. All cost the same, and
+     * each counts. */
+    struct course dear_first = {.first_s = 0.9, .cost_s = 9e-3, .steps = 60};
+    run_course(&dear_first);
+    assert_int_equal(dear_first.every, 4);
+    assert_in_range(dear_first.told_at, 3 * INTERVAL_FIRST, 3 * INTERVAL_FIRST + 4);
+    assert_int_equal(dear_first.taken_until_told, INTERVAL_TRIED);
+    /* Nearly free: at each step as soon as the first has been seen. */
+    struct course cheap = {.first_s = 1e-3, .cost_s = 1e-3, .steps = 60};
+    run_course(&cheap);
+    assert_int_equal(cheap.every, 1);
+    assert_in_range(cheap.taken, 60 - INTERVAL_FIRST - 5, 60 - INTERVAL_FIRST);
+    /* 2 s: one in 800 steps, and three until that is known. */
+    struct course dear = {.first_s = 2, .cost_s = 2, .steps = 700};
+    run_course(&dear);
+    assert_int_equal(dear.every, 800);
+    assert_int_equal(dear.taken, INTERVAL_TRIED);
+    /* 3.5 ms of 0.5 s: 0.35 % were they at every second step; also while it is tried they keep to
+     * their share. */
+    struct course fair = {.first_s = 3.5e-3, .cost_s = 3.5e-3, .steps = 60};
+    run_course(&fair);
+    assert_int_equal(fair.every, 2);
+    assert_true(fair.taken * fair.cost_s <= INTERVAL_SHARE * 60 * 0.5);
 }
 
 static void check_fixed(enum pace_of of)
