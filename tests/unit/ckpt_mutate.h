@@ -10,6 +10,7 @@
 
 #include "ckpt.h"
 #include "crc.h"
+#include "layout.h"
 
 /* Makes the header's own checksum right again where its field is found, so that a changed header
  * gets past it to the checks behind. */
@@ -42,10 +43,8 @@ static inline int mutate_use(const unsigned char *file, size_t bytes)
     int rv = ckpt_file_verify(f, &err);
     for (int i = 0; i < ckpt_file_count(f); i++) {
         struct ckpt_tensor t;
-        static const int64_t size[] = {
-            [CKPT_F64] = 8, [CKPT_F32] = 4, [CKPT_BF16] = 2, [CKPT_I64] = 8};
         ckpt_file_tensor(f, i, &t);
-        int64_t n = size[t.dtype];
+        int64_t n = dtype_bytes(t.dtype);
         for (int d = 0; d < t.dims; d++)
             if (!t.shape[d])
                 n = 0;
