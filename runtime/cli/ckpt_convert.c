@@ -135,6 +135,8 @@ static void print_exported(const struct hf_export_options *o, const struct hf_ex
 {
     printf("%s: the weights after step %" PRId64 ", %s; max_position_embeddings is %" PRId64 "\n",
            o->out, done->position.step, hf_dtype_name(o->dtype), done->positions);
+    if (done->note)
+        printf("    note: %s\n", done->note);
     if (o->like)
         printf("    with %d files for tokenizer and generation from %s\n", done->copied, o->like);
     else

@@ -333,8 +333,10 @@ int hf_config_write(FILE *out, const struct plan_model *m, int64_t positions, en
             "  \"rms_norm_eps\": %s,\n",
             m->head_dim, m->hidden, hf_real(m->init_std, a), m->ffn, positions, m->heads, m->layers,
             m->kv_heads, hf_real(m->norm_eps, b));
+    /* The original context twice: some converters look for it on the outside alone. */
     if (m->rope_scaling.on)
         fprintf(out,
+                "  \"original_max_position_embeddings\": %" PRId64 ",\n"
                 "  \"rope_scaling\": {\n"
                 "    \"factor\": %s,\n"
                 "    \"high_freq_factor\": %s,\n"
@@ -342,7 +344,8 @@ int hf_config_write(FILE *out, const struct plan_model *m, int64_t positions, en
                 "    \"original_max_position_embeddings\": %" PRId64 ",\n"
                 "    \"rope_type\": \"llama3\"\n"
                 "  },\n",
-                hf_real(m->rope_scaling.factor, a), hf_real(m->rope_scaling.high_freq_factor, b),
+                m->rope_scaling.original_context, hf_real(m->rope_scaling.factor, a),
+                hf_real(m->rope_scaling.high_freq_factor, b),
                 hf_real(m->rope_scaling.low_freq_factor, c), m->rope_scaling.original_context);
     else
         fprintf(out, "  \"rope_scaling\": null,\n");

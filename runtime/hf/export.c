@@ -303,6 +303,14 @@ static int open_all(struct export *x, struct run_folder *f, struct err *err)
     return open_weights(x, f, err) || cut_files(x, err) ? -1 : 0;
 }
 
+/* gtrain trains it, and config.json has a key for it. */
+static const char *note_of(const struct plan_model *m)
+{
+    return m->hidden % m->heads ? "transformers from version 5 on refuses a hidden_size that is no "
+                                  "multiple of num_attention_heads"
+                                : NULL;
+}
+
 int hf_export(const struct hf_export_options *options, struct hf_exported *done, struct err *err)
 {
     struct export x = {.options = options};
@@ -311,7 +319,8 @@ int hf_export(const struct hf_export_options *options, struct hf_exported *done,
     if (!rv && done)
         *done = (struct hf_exported){.position = x.weights.decision.position,
                                      .positions = positions_of(&x),
-                                     .copied = x.copied};
+                                     .copied = x.copied,
+                                     .note = note_of(&f.plan->model)};
     weights_close(&x.weights);
     run_folder_close(&f);
     hf_config_free(&x.like);

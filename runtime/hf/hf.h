@@ -49,6 +49,7 @@ struct hf_exported {
     struct ckpt_position position; /* what was written */
     int64_t positions;             /* max_position_embeddings, as written */
     int copied;                    /* files of the folder that it is like */
+    const char *note;              /* what a reader will not like, or NULL */
 };
 
 int hf_export(const struct hf_export_options *options, struct hf_exported *done, struct err *err);

@@ -312,6 +312,10 @@ static void takes_over_what_it_does_not_know(void **state)
     assert_non_null(strstr(text, "\"bos_token_id\": 7,"));
     assert_non_null(strstr(text, "\"eos_token_id\": [ 3, 4 ],"));
     assert_non_null(strstr(text, "\"pad_token_id\": null,"));
+    const char *inner = strstr(text, "\"rope_scaling\""); /* converters want it outside, too */
+    const char *original = strstr(text, "\"original_max_position_embeddings\": 8");
+    assert_true(inner && original && original < inner);
+    assert_non_null(strstr(inner, "\"original_max_position_embeddings\": 8"));
     rig_folder_remove(rig.back);
     o.like = NULL; /* nothing is invented */
     hf_rig_ok(hf_export(&o, &done, &err), &err);
