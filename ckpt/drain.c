@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -100,19 +101,41 @@ static void commit(struct ckpt_drain *d)
     free(record);
     pthread_mutex_lock(&d->lock);
     if (rv) {
-        d->commit_failed = true;
+        d->troubled = d->commit_failed = true;
         d->commit_failure = err;
     }
+}
+
+/* A file system that went away and came back has no use for what was opened there before. Where the
+ * folder is not to be had, the copy will say why; it is not made: that would be below the place
+ * where the file system is missing. Only the thread uses dirfd. */
+static void open_again(struct ckpt_drain *d)
+{
+    struct err err;
+    struct stat st;
+    int fd;
+    if (folder_open_read(d->to, &fd, &err) || fd < 0)
+        return;
+    if (fstat(fd, &st) || st.st_uid != geteuid() || folder_use(fd, d->to, &err)) {
+        close(fd);
+        return;
+    }
+    close(d->dirfd);
+    d->dirfd = fd;
 }
 
 static void copy(struct ckpt_drain *d)
 {
     struct drain_job job = d->job;
     struct err err;
+    bool again = d->troubled;
     pthread_mutex_unlock(&d->lock);
+    if (again)
+        open_again(d);
     int rv = drain_copy(d, &job, &err);
     pthread_mutex_lock(&d->lock);
     d->state = rv ? CKPT_DRAIN_FAILED : CKPT_DRAIN_DONE;
+    d->troubled = rv;
     if (rv)
         d->failure = err;
 }
@@ -247,8 +270,9 @@ static int prepare_folder(struct ckpt_drain *d, int64_t total_bytes, struct err 
         return 0;
     if (folder_list(d->dirfd, d->run, &list, err))
         return err_prefix(err, "shared folder %s", d->to);
-    int rv = check_log(d, err) || drop_superseded(d, NULL, &list, err) ||
-                     commits_read(&d->commits, d->dirfd, d->to, d->run, &list, err) ||
+    struct err later; /* what cannot be dropped now is tried again behind each commit */
+    drop_superseded(d, NULL, &list, &later);
+    int rv = check_log(d, err) || commits_read(&d->commits, d->dirfd, d->to, d->run, &list, err) ||
                      check_space(d, total_bytes, &list, err)
                  ? -1
                  : 0;

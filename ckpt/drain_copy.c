@@ -120,8 +120,11 @@ static int write_copy(struct ckpt_drain *d, const struct drain_job *job, struct 
     name_format(&name, part);
     int rv = -1, fd = create(d, part);
     const char *now = part;
-    if (fd < 0)
-        return err_set_errno(err, errno, "%s/%s", d->to, part);
+    if (fd < 0) {
+        err_set_errno(err, errno, "%s/%s", d->to, part);
+        strcpy(d->left, part); /* a server may have made it and lost its answer */
+        return -1;
+    }
     if (fill(d, f, fd, err))
         err_prefix(err, "%s/%s", d->to, part);
     else if (rename_done(d, fd, part, job->path))
@@ -132,15 +135,27 @@ static int write_copy(struct ckpt_drain *d, const struct drain_job *job, struct 
         rv = err_set_errno(err, errno, "fsync of the shared folder %s", d->to);
     if (close(fd) && !rv) /* where network file systems tell of lost writes at the latest */
         rv = err_set_errno(err, errno, "closing %s/%s", d->to, now);
-    if (rv)
-        sys_unlink(d->hook, d->dirfd, now);
+    if (rv && sys_unlink(d->hook, d->dirfd, now) && errno != ENOENT)
+        strcpy(d->left, now);
     return rv;
+}
+
+/* What a copy that failed could not take back goes before another is made: there is never more than
+ * one. */
+static int drop_left(struct ckpt_drain *d, struct err *err)
+{
+    if (d->left[0] && sys_unlink(d->hook, d->dirfd, d->left) && errno != ENOENT)
+        return err_set_errno(err, errno, "%s/%s: cannot drop it", d->to, d->left);
+    d->left[0] = 0;
+    return 0;
 }
 
 int drain_copy(struct ckpt_drain *d, const struct drain_job *job, struct err *err)
 {
     char *path;
     struct ckpt_file *f;
+    if (drop_left(d, err))
+        return -1;
     if (asprintf(&path, "%s/%s", d->from, job->path) < 0)
         return err_set(err, "no memory for a path");
     int rv = ckpt_file_open(&f, path, err);

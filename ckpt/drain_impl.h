@@ -44,8 +44,10 @@ struct ckpt_drain {
     struct ckpt_key commit_key;
     struct commits commits;
     int64_t committed;
-    bool commit_failed;
+    bool commit_failed, troubled; /* the last thing tried there failed */
     struct err commit_failure;
+
+    char left[CKPT_NAME_ROOM]; /* the thread's: half a copy that could not be dropped, "": none */
 
     atomic_bool cancel;
     _Atomic int64_t copied; /* bytes of job */
@@ -54,7 +56,8 @@ struct ckpt_drain {
 int ckpt_drain_open_hooked(struct ckpt_drain **out, const struct ckpt_drain_options *options,
                            const struct ckpt_hook *hook, struct err *err);
 
-/* The thread's: copies d->job's file; on failure no trace is left, unless the process ends. */
+/* The thread's: copies d->job's file; on failure no trace is left, unless the process ends or the
+ * folder takes nothing back: then the next one begins with that. */
 int drain_copy(struct ckpt_drain *d, const struct drain_job *job, struct err *err);
 
 /* Sleeps as long as `bytes` since start_ns are ahead of the rate; ends early when cancelled or

@@ -50,6 +50,7 @@ struct keeper_shared {
     int64_t commits;          /* local ones of this start */
     char *record;             /* newest of those; owned */
     bool common;              /* keeper_drain_flush failed with the same text on all ranks */
+    char trouble[128];        /* why copies fail, as it was told; "": they do not */
 };
 
 struct keeper {

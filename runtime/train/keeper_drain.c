@@ -124,6 +124,17 @@ static int land(struct keeper *keeper, bool well, struct err *err)
     return keeper->identity->rank == 0 ? ckpt_drain_commit(s->drain, err) : 0;
 }
 
+/* A folder that fails does so at each try: only another reason than the last is worth a line, until
+ * a copy is committed. The reason is what stands behind the last colon; before it, names differ. */
+static bool new_trouble(struct keeper_shared *s, const char *text)
+{
+    const char *colon = strrchr(text, ':'), *why = colon ? colon + 1 : text;
+    if (!strncmp(s->trouble, why, sizeof s->trouble - 1))
+        return false;
+    snprintf(s->trouble, sizeof s->trouble, "%s", why);
+    return true;
+}
+
 int keeper_heard(struct keeper *keeper, int64_t copied, int rank, struct keeper_news *news,
                  struct err *err)
 {
@@ -136,8 +147,9 @@ int keeper_heard(struct keeper *keeper, int64_t copied, int rank, struct keeper_
         ckpt_drain_poll(s->drain, NULL, NULL, &why);
         if (comm_host_broadcast(keeper->comm, &keeper->mesh->all, &why, sizeof why, rank, err))
             return -1;
-        news->step = s->flight;
         why.text[sizeof why.text - 1] = 0;
+        if (new_trouble(s, why.text))
+            news->step = s->flight;
         err_set(&news->text, "the copy of step %lld to the shared folder failed on rank %d: %s",
                 (long long)s->flight, rank, why.text);
     }
@@ -156,10 +168,11 @@ bool keeper_told(struct keeper *keeper, struct keeper_news *news)
     if (ckpt_drain_committed(s->drain, &step, &news->text)) {
         news->step = s->copied;
         err_prefix(&news->text, "the shared folder");
-        return true;
+        return new_trouble(s, news->text.text);
     }
     if (step <= s->told)
         return false;
+    s->trouble[0] = 0;
     s->told = news->step = step;
     return true;
 }

@@ -1,11 +1,16 @@
-/* slowfs - a slow disk for tests: a file system that passes everything to a folder, writes late.
+/* slowfs - a slow, or failing, disk for tests: a file system that passes everything to a folder,
+ * writes late.
  *
  *   slowfs DELAY_MS BACKING MOUNTPOINT
  *
  * Each write of 4 KiB or more waits DELAY_MS before it lands in BACKING. The waiting happens here,
  * in another process than the writer's: writes of a writer that is killed land all the same, as on
  * a real device with a deep queue. BACKING/../slowfs.log has a line "write FILE OFFSET BYTES" for
- * each as it lands. Runs in the foreground; ends when it is unmounted or on SIGTERM. */
+ * each as it lands.
+ *
+ * While BACKING/../slowfs.mode holds one of these words, what would change something there fails
+ * with that error (EIO, EROFS; ENOSPC: what takes space) or waits for another word (hang). Runs in
+ * the foreground; ends when it is unmounted or on SIGTERM. */
 #define FUSE_USE_VERSION 31
 #include <fuse3/fuse.h>
 
@@ -20,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOW_BYTES = 4096, PATH_BYTES = 4096 };
+enum { SLOW_BYTES = 4096, PATH_BYTES = 4096, LOOK_MS = 50, HANG_MS = 60000 };
 
 struct slowfs {
     char backing[2048];
@@ -31,6 +36,36 @@ struct slowfs {
 static struct slowfs *self(void)
 {
     return fuse_get_context()->private_data;
+}
+
+/* The word in slowfs.mode, "" if there is none. */
+static void mode_now(char word[16])
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/../slowfs.mode", self()->backing);
+    word[0] = 0;
+    FILE *f = fopen(path, "re");
+    if (f && fscanf(f, "%15s", word) != 1)
+        word[0] = 0;
+    if (f)
+        fclose(f);
+}
+
+/* What becomes of a change now: 0 or -errno. */
+static int changing(int takes_space)
+{
+    char word[16];
+    for (int waited_ms = 0; waited_ms < HANG_MS; waited_ms += LOOK_MS) {
+        mode_now(word);
+        if (strcmp(word, "hang") != 0)
+            break;
+        nanosleep(&(struct timespec){0, LOOK_MS * 1000000}, NULL);
+    }
+    if (!strcmp(word, "EIO"))
+        return -EIO;
+    if (!strcmp(word, "EROFS"))
+        return -EROFS;
+    return takes_space && !strcmp(word, "ENOSPC") ? -ENOSPC : 0;
 }
 
 /* The path below BACKING. */
@@ -83,25 +118,26 @@ static int give(int rc, const char *p)
 static int slow_mkdir(const char *path, mode_t mode)
 {
     char p[PATH_BYTES];
-    return full(p, path) ?: give(mkdir(p, mode), p);
+    return full(p, path) ?: changing(1) ?: give(mkdir(p, mode), p);
 }
 
 static int slow_unlink(const char *path)
 {
     char p[PATH_BYTES];
-    return full(p, path) ?: outcome(unlink(p));
+    return full(p, path) ?: changing(0) ?: outcome(unlink(p));
 }
 
 static int slow_rmdir(const char *path)
 {
     char p[PATH_BYTES];
-    return full(p, path) ?: outcome(rmdir(p));
+    return full(p, path) ?: changing(0) ?: outcome(rmdir(p));
 }
 
 static int slow_rename(const char *from, const char *to, unsigned flags)
 {
     char a[PATH_BYTES], b[PATH_BYTES];
-    return full(a, from) ?: full(b, to) ?: outcome(renameat2(AT_FDCWD, a, AT_FDCWD, b, flags));
+    return full(a, from)
+               ?: full(b, to) ?: changing(0) ?: outcome(renameat2(AT_FDCWD, a, AT_FDCWD, b, flags));
 }
 
 static int slow_chmod(const char *path, mode_t mode, struct fuse_file_info *fi)
@@ -150,7 +186,7 @@ static int slow_open(const char *path, struct fuse_file_info *fi)
 static int slow_create(const char *path, mode_t mode, struct fuse_file_info *fi)
 {
     char p[PATH_BYTES];
-    int rc = full(p, path);
+    int rc = full(p, path) ?: changing(1);
     if (rc)
         return rc;
     int fd = open(p, (fi->flags & ~(O_DIRECT | O_APPEND)) | O_CREAT, mode);
@@ -175,8 +211,8 @@ static int slow_write(const char *path, const char *data, size_t size, off_t off
         struct timespec pause = {fs->delay_ms / 1000, fs->delay_ms % 1000 * 1000000};
         nanosleep(&pause, NULL);
     }
-    int rc = outcome((int)pwrite((int)fi->fh, data, size, offset));
-    if (size >= SLOW_BYTES)
+    int rc = changing(1) ?: outcome((int)pwrite((int)fi->fh, data, size, offset));
+    if (size >= SLOW_BYTES && rc >= 0)
         dprintf(fs->log_fd, "write %s %lld %zu\n", path, (long long)offset, size);
     return rc;
 }
@@ -184,14 +220,14 @@ static int slow_write(const char *path, const char *data, size_t size, off_t off
 static int slow_fsync(const char *path, int data_only, struct fuse_file_info *fi)
 {
     (void)path;
-    return outcome(data_only ? fdatasync((int)fi->fh) : fsync((int)fi->fh));
+    return changing(0) ?: outcome(data_only ? fdatasync((int)fi->fh) : fsync((int)fi->fh));
 }
 
 static int slow_fallocate(const char *path, int mode, off_t offset, off_t length,
                           struct fuse_file_info *fi)
 {
     (void)path;
-    return outcome(fallocate((int)fi->fh, mode, offset, length));
+    return changing(1) ?: outcome(fallocate((int)fi->fh, mode, offset, length));
 }
 
 static int slow_release(const char *path, struct fuse_file_info *fi)

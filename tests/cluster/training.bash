@@ -48,6 +48,7 @@ begin_test() {
 
 end_test() {
     [ -z "${job:-}" ] || scancel "$job" 2>/dev/null || true
+    scancel -n "$name" 2>/dev/null || true
     "$cluster" up >/dev/null
     assert_nothing_left
 }
