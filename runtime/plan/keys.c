@@ -143,8 +143,10 @@ const struct plan_key plan_keys[] = {
      "268435456", NULL, NULL, 0, "how fast a rank copies while it trains; 0: as fast as it can"},
     {"checkpoint", "every", KEY_INT64, AT(checkpoint.every), 0, MAX_STEPS, "0", NULL, NULL,
      KEY_AUTO,
-     "steps between checkpoints; 0: never; auto: from what one is seen to cost, and mtbf_hours"},
-    {"checkpoint", "keep", KEY_INT, AT(checkpoint.keep), 2, 1000000, "2", NULL, NULL, 0,
+     "steps between checkpoints, more where one is not committed yet when the next is due; 0: "
+     "never; "
+     "auto: from what one is seen to cost, and mtbf_hours"},
+    {"checkpoint", "keep", KEY_INT, AT(checkpoint.keep), 2, 1000, "2", NULL, NULL, 0,
      "committed checkpoints kept"},
     {"checkpoint", "snapshots", KEY_INT64, AT(checkpoint.snapshots), 0, MAX_STEPS, "1", NULL, NULL,
      KEY_AUTO,

@@ -237,8 +237,12 @@ double plan_flops_per_token(const struct plan *plan);
  * the checkpoint: model, data files' names, training, seed; not folders, not parallel degrees. */
 uint64_t plan_hash(const struct plan *plan);
 
-/* The exact text the hash is over, for an error that says in what two plans differ. malloc'ed. */
+/* The exact text the hash is over. malloc'ed. */
 char *plan_hash_text(const struct plan *plan);
+
+/* What of it differs, for an error: "model.layers: 5, now 6; training.seed: 1, now 2". malloc'ed,
+ * "" where nothing does, NULL: no memory. Pure. */
+char *plan_difference(const struct plan *was, const struct plan *now);
 
 /* Human text of the resolved plan, rank map included. tasks_per_node: for what a node needs; 0: not
  * known. 0, or -1 if out has an error. */

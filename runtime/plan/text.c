@@ -127,3 +127,50 @@ uint64_t plan_hash(const struct plan *plan)
     free(text);
     return hash;
 }
+
+/* The value of "SECTION.KEY: VALUE\n" in a text of such lines, its length; NULL: no such key. */
+static const char *find_value(const char *text, const char *line, size_t key_bytes, size_t *bytes)
+{
+    for (; *text; text = strchrnul(text, '\n'), text += *text == '\n')
+        if (!strncmp(text, line, key_bytes)) {
+            *bytes = strcspn(text, "\n") - key_bytes;
+            return text + key_bytes;
+        }
+    return NULL;
+}
+
+/* The lines of one text whose key has another value in the other, or (lacking) is not there. */
+static void write_difference(const char *lines, const char *other, bool lacking, FILE *out)
+{
+    for (const char *line = lines; *line; line = strchrnul(line, '\n'), line += *line == '\n') {
+        size_t key = (size_t)(strstr(line, ": ") + 2 - line), bytes = strcspn(line, "\n") - key, n;
+        const char *value = find_value(other, line, key, &n);
+        if (lacking ? value != NULL : value && n == bytes && !memcmp(value, line + key, n))
+            continue;
+        fprintf(out, "%s%.*s", ftell(out) ? "; " : "", (int)key, line);
+        if (lacking)
+            fprintf(out, "not there, now %.*s", (int)bytes, line + key);
+        else if (value)
+            fprintf(out, "%.*s, now %.*s", (int)bytes, line + key, (int)n, value);
+        else
+            fprintf(out, "%.*s, now not there", (int)bytes, line + key);
+    }
+}
+
+char *plan_difference(const struct plan *was, const struct plan *now)
+{
+    char *text = NULL, *a = plan_hash_text(was), *b = plan_hash_text(now);
+    size_t size = 0;
+    FILE *out = a && b ? open_memstream(&text, &size) : NULL;
+    if (out) {
+        write_difference(a, b, false, out);
+        write_difference(b, a, true, out);
+        if (fclose(out) != 0) {
+            free(text);
+            text = NULL;
+        }
+    }
+    free(a);
+    free(b);
+    return text;
+}

@@ -242,6 +242,43 @@ static bool only_longer(const struct plan *plan, const struct ckpt_decision *d)
     return plan_hash(&as_it_was) == d->plan_hash;
 }
 
+/* In what the plan differs from the one that the checkpoint's run folder has, if that is the one
+ * that wrote it: malloc'ed, NULL where it is not known. */
+static char *find_difference(const struct keeper *keeper, const struct ckpt_decision *d)
+{
+    const struct train_identity *id = keeper->identity;
+    const char *dir = id->from_run_id ? id->restore : id->run_dir;
+    char path[4160], *text = NULL;
+    struct err unused;
+    if (!dir)
+        return NULL;
+    snprintf(path, sizeof path, "%s/plan.yaml", dir);
+    struct plan *was = plan_load(path, NULL, 0, NULL, &unused);
+    if (was && plan_hash(was) == d->plan_hash)
+        text = plan_difference(was, keeper->plan);
+    plan_free(was);
+    return text;
+}
+
+static int refuse_plan(const struct keeper *keeper, const struct ckpt_decision *d, struct err *err)
+{
+    char *difference = find_difference(keeper, d);
+    if (difference)
+        err_set(err,
+                "restore: the checkpoint of step %lld was written with another plan (%.700s): use "
+                "that plan, another run folder, or --restore none",
+                (long long)d->position.step, difference);
+    else
+        err_set(err,
+                "restore: the checkpoint of step %lld belongs to another plan (hash %016llx; "
+                "this plan's model, data and training: %016llx): use that plan, another run "
+                "folder, or --restore none",
+                (long long)d->position.step, (unsigned long long)d->plan_hash,
+                (unsigned long long)plan_hash(keeper->plan));
+    free(difference);
+    return -1;
+}
+
 static int check_decision(const struct keeper *keeper, const struct ckpt_decision *d,
                           struct err *err)
 {
@@ -255,12 +292,7 @@ static int check_decision(const struct keeper *keeper, const struct ckpt_decisio
             "at %lld: to train on after step %lld give training.decay_steps=%lld",
             (long long)d->position.step, (long long)keeper->plan->training.decay_steps,
             (long long)d->position.step, (long long)d->position.step);
-    return err_set(err,
-                   "restore: the checkpoint of step %lld belongs to another plan (hash %016llx; "
-                   "this plan's model, data and training: %016llx): use that plan, another run "
-                   "folder, or --restore none",
-                   (long long)d->position.step, (unsigned long long)d->plan_hash,
-                   (unsigned long long)hash);
+    return refuse_plan(keeper, d, err);
 }
 
 static int find_slices(struct keeper *keeper, struct err *err)

@@ -175,6 +175,13 @@ static int announce(struct loop *l, const struct keeper_start *start, struct err
     return loop_event(l, "restored", l->start, text.text, err);
 }
 
+static int accept(const struct loop *l, struct err *err)
+{
+    const struct train_hooks *hooks = &l->options->hooks;
+    bool asked = hooks->accepted && l->options->identity.rank == 0;
+    return asked ? hooks->accepted(hooks->arg, err) : 0;
+}
+
 /* What to make of a rank that cannot open its checkpoints. In a later generation the plan, the data
  * and the folders are those that the run has worked with: it is the node (a full disk, no disk). */
 static enum train_end cannot(const struct loop *l)
@@ -245,7 +252,8 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
         l->unfit = l->keeper.memory.unfit;
         return l->common ? TRAIN_REFUSED : l->unfit ? TRAIN_UNFIT : TRAIN_FAILED;
     }
-    return announce(l, &start, err) || catch_up(l, err) ? TRAIN_FAILED : TRAIN_DONE;
+    return accept(l, err) || announce(l, &start, err) || catch_up(l, err) ? TRAIN_FAILED
+                                                                          : TRAIN_DONE;
 }
 
 enum train_end loop_open(struct loop *l, struct err *err)

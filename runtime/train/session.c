@@ -75,14 +75,14 @@ static int shrunk_overrides(const struct launch_identity *id, char data[32], cha
 }
 
 /* The coordinator's plan is the resolved one, line by line what rank 0 writes into the run folder:
- * so that is what errors name. The folder gets it as it is, also for fewer replicas: the next
- * launch has all of them again. */
+ * so that is what errors name. */
 static struct plan *take_plan(const struct launch_identity *id, struct err *err)
 {
     char name[4160], data[32], *overrides[3];
-    if (id->rank == 0 && write_plan(id->run_dir, id->plan_text, id->plan_bytes, err))
-        return NULL;
     snprintf(name, sizeof name, "%s/plan.yaml", id->run_dir);
+    if (id->rank == 0 && access(name, F_OK) &&
+        write_plan(id->run_dir, id->plan_text, id->plan_bytes, err))
+        return NULL;
     int n = shrunk_overrides(id, data, overrides);
     return plan_parse(id->plan_text, id->plan_bytes, name, overrides, n, NULL, err);
 }
@@ -107,17 +107,15 @@ static int open_plan(struct session *s, struct err *err)
     return 0;
 }
 
-/* Without a coordinator somebody else must: one process locks the folder, counts the launch and
- * writes the plan. A run that goes back to an older checkpoint counts as launched again. */
+/* Without a coordinator somebody else must: one process locks the folder and counts the launch. A
+ * run that goes back to an older checkpoint counts as launched again. */
 static int claim_folder(struct session *s, struct err *err)
 {
     if (s->lock < 0)
         s->lock = rundir_lock(s->dir, err);
     if (s->lock < 0)
         return -1;
-    if (rundir_next_epoch(s->dir, s->run_id, &s->epoch, err))
-        return -1;
-    return write_plan(s->dir, s->plan->text, strlen(s->plan->text), err);
+    return rundir_next_epoch(s->dir, s->run_id, &s->epoch, err);
 }
 
 static const char *restore_asked(const struct session *s)
@@ -168,6 +166,18 @@ static int stop_asked(void *arg)
     return s->launch ? launch_stop_asked(s->launch) : 0;
 }
 
+/* The folder's plan is that of its checkpoints: one that was refused leaves no trace there. A
+ * coordinator's is written as it is, also for fewer replicas: the next launch has all of them
+ * again. */
+static int accepted(void *arg, struct err *err)
+{
+    const struct session *s = arg;
+    const struct launch_identity *id = s->identity;
+    if (id->plan_text)
+        return write_plan(s->dir, id->plan_text, id->plan_bytes, err);
+    return write_plan(s->dir, s->plan->text, strlen(s->plan->text), err);
+}
+
 static void progress(void *arg, int64_t step)
 {
     struct session *s = arg;
@@ -195,13 +205,16 @@ static void step(void *arg, const struct metrics_step *line)
 
 static enum train_end run_local(struct session *s, struct err *err)
 {
-    struct threads_options t = {
-        .plan = s->plan,
-        .hooks = {.stop_asked = stop_asked, .progress = progress, .step = step, .arg = s},
-        .measure = true,
-        .out_fd = s->options->out_fd,
-        .columns = s->options->columns,
-        .threads = s->options->threads};
+    struct threads_options t = {.plan = s->plan,
+                                .hooks = {.stop_asked = stop_asked,
+                                          .progress = progress,
+                                          .step = step,
+                                          .accepted = accepted,
+                                          .arg = s},
+                                .measure = true,
+                                .out_fd = s->options->out_fd,
+                                .columns = s->options->columns,
+                                .threads = s->options->threads};
     enum train_end end;
     if (train_check(s->plan, err))
         return TRAIN_REFUSED;
@@ -304,14 +317,17 @@ static enum train_end train_rank(struct session *s, struct kernels *k, struct co
                                  enum train_whose *whose, struct err *err)
 {
     bool common = false;
-    struct train_options t = {
-        .plan = s->plan,
-        .k = k,
-        .comm = comm,
-        .hooks = {.stop_asked = stop_asked, .progress = progress, .step = step, .arg = s},
-        .measure = true,
-        .out_fd = s->options->out_fd,
-        .columns = s->options->columns};
+    struct train_options t = {.plan = s->plan,
+                              .k = k,
+                              .comm = comm,
+                              .hooks = {.stop_asked = stop_asked,
+                                        .progress = progress,
+                                        .step = step,
+                                        .accepted = accepted,
+                                        .arg = s},
+                              .measure = true,
+                              .out_fd = s->options->out_fd,
+                              .columns = s->options->columns};
     enum train_end end;
     do {
         if (share_folder(s, comm, &common, err)) {

@@ -27,6 +27,8 @@ struct train_hooks {
     int (*stop_asked)(void *arg);                          /* may be NULL; asked once a step */
     void (*progress)(void *arg, int64_t step);             /* may be NULL; completed steps */
     void (*step)(void *arg, const struct metrics_step *s); /* may be NULL; every rank, every step */
+    int (*accepted)(void *arg, struct err *err); /* may be NULL; rank 0, before the first step: the
+                                                  * plan goes with what is restored, and fits */
     void *arg;
 };
 

@@ -243,6 +243,11 @@ static void test_hash(void **state)
         struct plan *q = small(&cases[i].override, 1);
         if ((plan_hash(p) != plan_hash(q)) != cases[i].changes)
             fail_msg("%s: the hash %s", cases[i].override, cases[i].changes ? "stays" : "changes");
+        char *difference = plan_difference(p, q);
+        assert_non_null(difference);
+        if ((*difference != 0) != cases[i].changes)
+            fail_msg("%s: the difference is '%s'", cases[i].override, difference);
+        free(difference);
         plan_free(q);
     }
     /* More steps with the same end of the schedule: the first ones are the same run. */
@@ -256,6 +261,14 @@ static void test_hash(void **state)
     q = small(constant, 2);
     assert_int_equal(plan_hash(r), plan_hash(q));
     assert_int_not_equal(plan_hash(p), plan_hash(q));
+    char *difference = plan_difference(p, r);
+    assert_non_null(difference);
+    assert_non_null(strstr(difference, "training.lr_schedule: cosine, now constant"));
+    assert_non_null(strstr(difference, "training.decay_steps: 100, now not there"));
+    free(difference);
+    difference = plan_difference(r, p);
+    assert_non_null(strstr(difference, "training.decay_steps: not there, now 100"));
+    free(difference);
     plan_free(p);
     plan_free(q);
     plan_free(r);

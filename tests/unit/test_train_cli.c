@@ -50,6 +50,25 @@ static void test_reader_goes_away(void **state)
     assert_string_equal(text, "step 0: start: from first weights\n0\n6\n");
 }
 
+/* A launch that is refused because it does not go with the checkpoint says in what, and leaves the
+ * folder with the plan that does. */
+static void test_refused_plan(void **state)
+{
+    char text[4096];
+    (void)state;
+    int rc =
+        run("$g train --plan plan.yaml,training.decay_steps=8 --local --dir other >code || exit; "
+            "cp other/plan.yaml code; "
+            "$g train --plan plan.yaml,training.steps=8,training.lr=0.004,model.tied=true --local "
+            "--dir other; echo $?; cmp code other/plan.yaml && rm -r other disk",
+            text);
+    assert_int_equal(rc, 0);
+    assert_string_equal(text, "gtrain: restore: the checkpoint of step 6 was written with another "
+                              "plan (model.tied: false, now true; training.lr: 0.003, now 0.004; "
+                              "training.min_lr: 0.0003, now 0.0004): use that plan, another run "
+                              "folder, or --restore none\n2\n");
+}
+
 /* Started without standard outputs: what would have been printed goes into no file that is opened
  * in their place. */
 static void test_closed_outputs(void **state)
@@ -161,7 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reader_goes_away),   cmocka_unit_test(test_generate_on_terminal),
         cmocka_unit_test(test_generate_elsewhere), cmocka_unit_test(test_closed_outputs),
-        cmocka_unit_test(test_signal_twice),
+        cmocka_unit_test(test_signal_twice),       cmocka_unit_test(test_refused_plan),
     };
     return cmocka_run_group_tests_name("train cli", tests, make_folder, drop_folder);
 }
