@@ -2,16 +2,15 @@
 #include "memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "blocks.h"
 #include "crc.h"
 #include "file.h"
+#include "held.h"
 #include "record.h"
 #include "slots.h"
 
@@ -171,16 +170,13 @@ static int map_slot(struct slot *s, struct err *err)
     if (fstat(s->fd, &st))
         return err_set_errno(err, errno, "looking at the memory of descriptor %d", s->fd);
     if (s->map)
-        munmap(s->map, (size_t)s->map_bytes);
+        held_unmap(s->map, s->map_bytes);
     s->map = NULL;
     s->map_bytes = 0;
     if (st.st_size < CKPT_MEMORY_HEAD_BYTES)
         return 0;
-    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-    if (p == MAP_FAILED)
-        return err_set_errno(err, errno, "mapping %" PRId64 " bytes for snapshots",
-                             (int64_t)st.st_size);
-    s->map = p;
+    if (held_map(s->fd, st.st_size, &s->map, err))
+        return -1;
     s->map_bytes = st.st_size;
     return 0;
 }
@@ -232,7 +228,7 @@ void ckpt_memory_close(struct ckpt_memory *m)
         return;
     for (int i = 0; i < CKPT_MEMORY_SLOTS; i++)
         if (m->slots[i].map)
-            munmap(m->slots[i].map, (size_t)m->slots[i].map_bytes);
+            held_unmap(m->slots[i].map, m->slots[i].map_bytes);
     layout_free(&m->layout);
     free(m->crcs);
     free(m->from);
@@ -264,19 +260,11 @@ int ckpt_memory_take(struct ckpt_memory *m, int64_t ward_bytes, struct err *err)
     for (int i = 0; i < CKPT_MEMORY_SLOTS; i++) {
         struct slot *s = &m->slots[i];
         int64_t wanted = wanted_bytes(m, i, ward_bytes);
-        int rc;
         if (!wanted)
             continue;
-        do
-            rc = fallocate(s->fd, 0, 0, wanted);
-        while (rc && errno == EINTR);
-        if (rc)
-            return err_set_errno(err, errno, "memory for a snapshot, %" PRId64 " bytes", wanted);
-        if (s->map_bytes < wanted && map_slot(s, err))
+        if (held_lengthen(s->fd, wanted, err) || (s->map_bytes < wanted && map_slot(s, err)) ||
+            held_fill(s->fd, s->map, wanted, err))
             return -1;
-#ifdef MADV_POPULATE_WRITE /* the first steps must not pay for page faults */
-        madvise(s->map, (size_t)wanted, MADV_POPULATE_WRITE);
-#endif
     }
     return 0;
 }
