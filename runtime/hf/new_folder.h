@@ -52,7 +52,7 @@ struct new_folder_prune {
     void *arg;
 };
 
-/* A dir that is not there is no error. 0, or -1 with err. */
+/* A dir that is not there, or cannot be listed, is no error. 0, or -1 with err. */
 int new_folder_prune(const struct new_folder_prune *p, struct err *err);
 
 /* Is it a NAME.part.PROCESS? */

@@ -138,10 +138,9 @@ static void full_pipe(int ends[2])
     assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
 }
 
-/* An export that waits while its folder is half made, as nobody reads what it prints. */
-static pid_t start_and_wait(int ends[2])
+/* One that waits while its folder is half made, as nobody reads what it prints. */
+static pid_t start_and_wait_for(const char *const args[ARGS_MAX], int ends[2])
 {
-    const char *const args[ARGS_MAX] = {"export", "--shard-bytes", "3000", rig.out, rig.back};
     full_pipe(ends);
     pid_t pid = start(args, ends[1]);
     close(ends[1]);
@@ -152,19 +151,39 @@ static pid_t start_and_wait(int ends[2])
     return pid;
 }
 
+static pid_t start_and_wait(int ends[2])
+{
+    const char *const args[ARGS_MAX] = {"export", "--shard-bytes", "3000", rig.out, rig.back};
+    return start_and_wait_for(args, ends);
+}
+
+static void interrupt(const char *const args[ARGS_MAX], int number)
+{
+    int ends[2];
+    struct rusage usage;
+    char wanted[100];
+    pid_t pid = start_and_wait_for(args, ends);
+    kill(pid, number);
+    int status = wait_for(pid, &usage);
+    close(ends[0]);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != number)
+        fail_msg("%s ended with status %x, not by signal %d", args[0], status, number);
+    snprintf(wanted, sizeof wanted, "gtrain: %s: interrupted: nothing was made", args[0]);
+    says(wanted);
+    assert_int_equal(names_with("back", NULL), 0);
+}
+
 static void interrupted_it_leaves_nothing(void **state)
 {
     (void)state;
-    int ends[2];
-    struct rusage usage;
+    char plan[400];
+    const char *const export[ARGS_MAX] = {"export", "--shard-bytes", "3000", rig.out, rig.back},
+                      *const reshard[ARGS_MAX] = {"reshard", rig.out, rig.back, "--plan", plan};
+    snprintf(plan, sizeof plan, "%s/plan.yaml,parallel.tensor=2,parallel.data=4", rig.out);
     make_run();
-    pid_t pid = start_and_wait(ends);
-    kill(pid, SIGINT);
-    int status = wait_for(pid, &usage);
-    close(ends[0]);
-    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
-    says("gtrain: export: interrupted: nothing was made");
-    assert_int_equal(names_with("back", NULL), 0);
+    interrupt(export, SIGINT);
+    interrupt(export, SIGHUP); /* libraries listen to it, too */
+    interrupt(reshard, SIGTERM);
 }
 
 static void unread_it_leaves_nothing(void **state)

@@ -19,20 +19,25 @@
 
 static struct hf_rig rig;
 
-/* Nothing is left of it: neither OUT nor what it would have become. */
-static void refused(const char *says)
+/* Neither OUT nor what it would have become. */
+static void nothing_is_left(void)
 {
-    struct err err;
     struct dirent *e;
-    assert_int_equal(hf_import(rig.hf, rig.out, NULL, NULL, &err), HF_UNFIT);
-    if (!strstr(err.text, says))
-        fail_msg("'%s' does not say '%s'", err.text, says);
-    assert_null(strchr(err.text, '\n'));
     DIR *d = opendir(rig.folder);
     while ((e = readdir(d)))
         if (!strncmp(e->d_name, "out", 3))
             fail_msg("%s was left behind", e->d_name);
     closedir(d);
+}
+
+static void refused(const char *says)
+{
+    struct err err;
+    assert_int_equal(hf_import(rig.hf, rig.out, NULL, NULL, &err), HF_UNFIT);
+    if (!strstr(err.text, says))
+        fail_msg("'%s' does not say '%s'", err.text, says);
+    assert_null(strchr(err.text, '\n'));
+    nothing_is_left();
 }
 
 static void refuses_other_models(void **state)
@@ -222,6 +227,20 @@ static void passes_over_what_is_known(void **state)
     refused("lm_head.weight in");
 }
 
+static void ends_when_it_is_stopped(void **state)
+{
+    (void)state;
+    struct err err;
+    atomic_bool stop = true;
+    struct hf_watch watch = {.stop = &stop};
+    hf_rig_forget(&rig);
+    hf_rig_fill(&rig, false, HF_F32, 1);
+    hf_rig_write(&rig, hf_rig_config);
+    assert_int_equal(hf_import(rig.hf, rig.out, &watch, NULL, &err), HF_FAILED);
+    assert_non_null(strstr(err.text, "interrupted"));
+    nothing_is_left();
+}
+
 static void never_writes_over_a_folder(void **state)
 {
     (void)state;
@@ -267,6 +286,7 @@ int main(void)
         cmocka_unit_test(says_what_is_no_such_folder),
         cmocka_unit_test(passes_over_what_is_known),
         cmocka_unit_test(passes_over_old_tables),
+        cmocka_unit_test(ends_when_it_is_stopped),
         cmocka_unit_test(never_writes_over_a_folder),
     };
     return cmocka_run_group_tests_name("hf refuse", tests, make, remove_all);
