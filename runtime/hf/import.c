@@ -122,6 +122,8 @@ static int find_tensors(struct import *m, const char *dir, struct err *err)
         struct model_tensor t;
         model_tensor(&m->config.model, i, &t);
         m->found[i] = hf_source_find(&m->source, t.name);
+        if (!m->found[i] && i == 0 && m->config.model.tied) /* of two names for it one was kept */
+            m->found[i] = hf_source_find(&m->source, "lm_head.weight");
         m->parameters += t.rows * t.cols;
         if (!m->found[i])
             rv = err_set(err, "%s: %s is missing", dir, t.name);

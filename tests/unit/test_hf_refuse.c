@@ -156,6 +156,21 @@ static void refuses_what_is_no_file(void **state)
     refused("config.json: is not a regular file");
 }
 
+/* Where two names share a tensor some writers keep the one, some the other. */
+static void takes_the_head_for_the_embedding(void **state)
+{
+    (void)state;
+    struct err err;
+    hf_rig_forget(&rig);
+    hf_rig_fill(&rig, true, HF_F32, 1);
+    strcpy(rig.tensors[0].name, "lm_head.weight");
+    hf_rig_write(&rig, hf_rig_tied_config());
+    hf_rig_ok(hf_import(rig.hf, rig.out, NULL, NULL, &err), &err);
+    hf_rig_forget(&rig);
+    hf_rig_write(&rig, hf_rig_config); /* not tied: it is another tensor */
+    refused("model.embed_tokens.weight is missing");
+}
+
 /* A table that was taken out of the files, and one that was left in, whatever the index says. */
 static void passes_over_old_tables(void **state)
 {
@@ -285,6 +300,7 @@ int main(void)
         cmocka_unit_test(refuses_two_sets),
         cmocka_unit_test(says_what_is_no_such_folder),
         cmocka_unit_test(passes_over_what_is_known),
+        cmocka_unit_test(takes_the_head_for_the_embedding),
         cmocka_unit_test(passes_over_old_tables),
         cmocka_unit_test(ends_when_it_is_stopped),
         cmocka_unit_test(never_writes_over_a_folder),
