@@ -50,10 +50,20 @@ int held_lengthen(int fd, int64_t bytes, struct err *err)
     return 0;
 }
 
+/* Where there is nothing at all no large page is made, and of all its small ones it would be a
+ * copy: so one small one first. What is refused here is made up for, or told, by who calls. */
+static void take_large_pages(int fd, unsigned char *map, int64_t bytes)
+{
+    for (int64_t at = 0; at + LARGE_PAGE <= bytes; at += LARGE_PAGE)
+        if (fallocate(fd, 0, at, 1))
+            return;
+    madvise(map, (size_t)bytes, MADV_COLLAPSE);
+}
+
 int held_fill(int fd, unsigned char *map, int64_t bytes, struct err *err)
 {
     int rc;
-    madvise(map, (size_t)bytes, MADV_COLLAPSE); /* first: of holes they cost no copy */
+    take_large_pages(fd, map, bytes);
     do
         rc = fallocate(fd, 0, 0, bytes);
     while (rc && errno == EINTR);
