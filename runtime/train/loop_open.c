@@ -225,6 +225,29 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
     }
 }
 
+/* A run that has had checkpoints does not start afresh unasked, though no trace of one is found:
+ * the folder is not mounted, or moved, or the plan names another. */
+static enum train_end check_lost(struct loop *l, const struct keeper_start *start, struct err *err)
+{
+    const struct train_identity *id = &l->options->identity;
+    const struct plan_checkpoint *c = &l->options->plan->checkpoint;
+    enum train_end mine = TRAIN_DONE;
+    if (start->restored || l->keeper.wish.nothing || id->generation > 1 ||
+        (!c->local && !c->shared))
+        return TRAIN_DONE;
+    int64_t step = l->metrics ? metrics_committed(l->metrics) : -1;
+    if (step >= 0) {
+        mine = TRAIN_REFUSED;
+        err_set(err,
+                "restore: %s/events.jsonl says that this run has committed checkpoints, the last "
+                "of step %" PRId64 ", but %s%s%s has no record of any: bring the folder back, or "
+                "start afresh with --restore none",
+                id->run_dir, step, c->local ? c->local : "", c->local && c->shared ? " and " : "",
+                c->shared ? c->shared : "");
+    }
+    return loop_agree(l, mine, err);
+}
+
 static enum train_end open_keeper(struct loop *l, struct err *err)
 {
     const struct train_options *o = l->options;
@@ -237,6 +260,8 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
     end = loop_agree(l, end, err);
     if (end == TRAIN_DONE)
         end = restore(l, &start, err);
+    if (end == TRAIN_DONE)
+        end = check_lost(l, &start, err);
     if (end != TRAIN_DONE)
         return end;
     pace_open(&l->pace, PACE_CHECKPOINTS, o->plan, &o->identity);

@@ -57,7 +57,12 @@ static int log_open(struct log *log, const char *dir, const char *name, struct e
 {
     if (snprintf(log->path, sizeof log->path, "%s/%s", dir, name) >= (int)sizeof log->path)
         return err_set(err, "%s/%s: the path is too long", dir, name);
-    log->fd = open(log->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    /* A link would lead out of the folder; a FIFO is told below. */
+    log->fd =
+        open(log->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (log->fd < 0 && errno == ELOOP)
+        return err_set(err, "%s: is a symbolic link: move it away, a file is made in its place",
+                       log->path);
     if (log->fd < 0)
         return err_set_errno(err, errno, "%s", log->path);
     struct stat st;
@@ -195,6 +200,38 @@ int64_t metrics_last_step(const struct metrics *m)
             last = step;
     }
     return last;
+}
+
+int64_t metrics_committed(const struct metrics *m)
+{
+    static const char mark[] = ",\"kind\":\"";
+    long long committed = -1, step;
+    char *line = NULL;
+    size_t room = 0;
+    int fd = dup(m->events.fd);
+    FILE *in = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!in) {
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    rewind(in);
+    while (getline(&line, &room, in) > 0) {
+        const char *kind = strstr(line, mark);
+        if (!kind)
+            continue;
+        kind += sizeof mark - 1;
+        int whole = 0; /* sscanf has got to the end of the pattern */
+        if (!strncmp(kind, "start\"", 6))
+            committed = -1;
+        else if (sscanf(kind, "checkpoint\",\"step\":%lld,\"text\":\"committed\"}%n", &step,
+                        &whole) == 1 &&
+                 whole)
+            committed = step;
+    }
+    free(line);
+    fclose(in);
+    return committed;
 }
 
 static int write_step(struct metrics *m, const struct metrics_step *s, double rate, struct err *err)

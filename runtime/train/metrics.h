@@ -33,6 +33,9 @@ int metrics_open(struct metrics **out, const char *dir, int fd, int live, int64_
                  int64_t tokens_per_step, struct err *err);
 /* The step of the last whole line, 0: there is none. */
 int64_t metrics_last_step(const struct metrics *m);
+/* The step of the last checkpoint that the events tell of, since the run last began from first
+ * weights; -1: none. */
+int64_t metrics_committed(const struct metrics *m);
 int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *err);
 /* A line for the log and for the report's timeline: "restored", "checkpoint committed", ... */
 int metrics_event(struct metrics *m, const char *kind, int64_t step, const char *text,

@@ -50,7 +50,8 @@ static int write_plan(const char *dir, const char *text, size_t bytes, struct er
     char path[4160], temporary[4176];
     snprintf(path, sizeof path, "%s/plan.yaml", dir);
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *f = fopen(temporary, "we");
+    unlink(temporary); /* of a dead process, or a link to somewhere else */
+    FILE *f = fopen(temporary, "wxe");
     if (!f)
         return err_set_errno(err, errno, "%s", temporary);
     bool bad = fwrite(text, 1, bytes, f) != bytes;

@@ -203,6 +203,52 @@ static void test_events(void **state)
     json_object_put(o);
 }
 
+/* A link in place of a file is not followed out of the folder. */
+static void test_link(void **state)
+{
+    struct err err;
+    struct metrics *m;
+    char other[512];
+    struct stat st;
+    struct fixture *f = *state;
+    snprintf(other, sizeof other, "%s.other", f->steps);
+    fclose(fopen(other, "w"));
+    assert_int_equal(symlink(other, f->steps), 0);
+    assert_int_equal(metrics_open(&m, f->dir, -1, 0, 10, 1, &err), -1);
+    assert_non_null(strstr(err.text, "is a symbolic link"));
+    assert_int_equal(stat(other, &st), 0);
+    assert_int_equal(st.st_size, 0);
+    assert_int_equal(unlink(f->steps), 0);
+    assert_int_equal(unlink(other), 0);
+}
+
+/* What the events say of the newest commit: of the run as it last began. */
+static void test_committed(void **state)
+{
+    struct err err;
+    struct metrics *m;
+    struct fixture *f = *state;
+    assert_int_equal(metrics_open(&m, f->dir, -1, 0, 10, 1, &err), 0);
+    assert_int_equal(metrics_committed(m), -1);
+    const struct {
+        const char *kind, *text;
+        int64_t step, want;
+    } events[] = {
+        {"start", "from first weights", 0, -1},
+        {"checkpoint", "committed", 3, 3},
+        {"note", "\",\"kind\":\"checkpoint\",\"step\":7,\"text\":\"committed\"}", 4, 3},
+        {"checkpoint", "copied to the shared folder", 5, 3},
+        {"checkpoint", "committed", 6, 6},
+        {"restored", "6 steps", 6, 6},
+        {"start", "from first weights", 0, -1},
+    };
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        assert_int_equal(metrics_event(m, events[i].kind, events[i].step, events[i].text, &err), 0);
+        assert_int_equal(metrics_committed(m), events[i].want);
+    }
+    metrics_close(m);
+}
+
 static void test_fifo(void **state)
 {
     struct fixture *f = *state;
@@ -405,6 +451,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_torn_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_events, setup, teardown),
         cmocka_unit_test_setup_teardown(test_fifo, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_link, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_committed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_folder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plain_log, setup, teardown),
         cmocka_unit_test_setup_teardown(test_live_line, setup, teardown),
