@@ -25,7 +25,7 @@ struct commits {
     struct ckpt_key *keys; /* newest first, unique */
     int n;
     int own;                 /* committed by this writer */
-    bool restored, no_trial; /* no_trial: no space is given to one */
+    bool restored, no_trial; /* no_trial: there is no space for what is only kept in case */
     struct ckpt_key restored_from;
     int64_t trial_step; /* from which the trial counts: that one's, or of a newer state in memory */
     bool held;          /* somebody reads it still: the drain to the shared folder */

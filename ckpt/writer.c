@@ -66,8 +66,10 @@ int writer_reserve(struct ckpt *c, struct err *err)
     int errnum = errno;
     sys_unlink(c->hook, c->dirfd, name);
     close(fd);
-    return err_set_errno(err, errnum, "checkpoint folder %s: cannot reserve %" PRId64 " bytes",
-                         c->dir, engine_file_bytes(c));
+    err_set_errno(err, errnum, "checkpoint folder %s: cannot reserve %" PRId64 " bytes", c->dir,
+                  engine_file_bytes(c));
+    errno = errnum;
+    return -1;
 }
 
 static void feed_crc(void *stream, const unsigned char *p, size_t n)
@@ -114,43 +116,12 @@ static int write_bytes(struct ckpt *c, int fd, const struct ckpt_position *posit
     return atomic_load(&c->cancel) ? err_set(err, "cancelled") : 0;
 }
 
-static int write_file(struct ckpt *c, const struct ckpt_position *position, struct done_file *done,
-                      struct err *err)
+/* Complete, but of a dead writer and in no log, and the run has gone on from an older one: only a
+ * log that nobody has seen could still name it. It stays until a commit of our own, if there is
+ * space. */
+static bool abandoned(const struct commits *commits, const struct ckpt_key *key, int age)
 {
-    char reserve[CKPT_NAME_ROOM], part[CKPT_NAME_ROOM], final[CKPT_NAME_ROOM];
-    engine_name(c, NAME_RESERVE, -1, reserve);
-    engine_name(c, NAME_PART, position->step, part);
-    engine_name(c, NAME_FILE, position->step, final);
-    if (writer_reserve(c, err))
-        return -1;
-    const char *name = reserve; /* what the file is called now */
-    int fd = c->reserve_fd, rv = -1;
-    c->reserve_fd = -1;
-    if (sys_rename_new(c->hook, c->dirfd, reserve, part)) {
-        err_set_errno(err, errno, "%s/%s: renaming", c->dir, reserve);
-        goto out;
-    }
-    name = part;
-    if (write_bytes(c, fd, position, &done->digest, err)) {
-        err_prefix(err, "%s/%s", c->dir, part);
-        goto out;
-    }
-    if (sys_rename_new(c->hook, c->dirfd, part, final)) {
-        err_set_errno(err, errno, "%s/%s: renaming to its final name", c->dir, part);
-        goto out;
-    }
-    name = final;
-    if (sys_fsync(c->hook, c->dirfd)) {
-        err_set_errno(err, errno, "fsync of the checkpoint folder %s", c->dir);
-        goto out;
-    }
-    done->position = *position;
-    rv = 0;
-out:
-    if (rv)
-        sys_unlink(c->hook, c->dirfd, name);
-    close(fd);
-    return rv;
+    return age < 0 && commits->restored && commits->n && key_compare(key, &commits->keys[0]) > 0;
 }
 
 /* Whether this writer may, and should, drop the entry. */
@@ -162,7 +133,8 @@ static bool superseded(const struct ckpt *c, const struct commits *commits,
     if (!ours || age > 0)
         return false;
     if (name_complete(name->kind))
-        return !retain_file(commits, c->keep, &name->key);
+        return !retain_file(commits, c->keep, &name->key) ||
+               (commits->no_trial && abandoned(commits, &name->key, age));
     return age < 0;
 }
 
@@ -205,17 +177,47 @@ static bool room_for_others(struct ckpt *c)
     return sys_has_room(c->hook, c->dirfd, each * (writers > 1 ? writers : 1));
 }
 
+/* With the lock held. -1: no memory. */
+static int copy_commits(const struct ckpt *c, struct commits *out)
+{
+    *out = c->commits;
+    out->keys = calloc((size_t)out->n + 1, sizeof *out->keys);
+    if (!out->keys)
+        return -1;
+    if (out->n)
+        memcpy(out->keys, c->commits.keys, (size_t)out->n * sizeof *out->keys);
+    return 0;
+}
+
+/* Where there is no space for the next file, what is kept only while there is goes first: before
+ * the first commit nobody else makes any. */
+static int reserve_at_need(struct ckpt *c, struct err *err)
+{
+    struct commits commits;
+    struct err unused;
+    if (!writer_reserve(c, err))
+        return 0;
+    if (errno != ENOSPC && errno != EDQUOT)
+        return -1;
+    pthread_mutex_lock(&c->lock);
+    int rc = c->commits.restored ? copy_commits(c, &commits) : -1;
+    pthread_mutex_unlock(&c->lock);
+    if (rc)
+        return -1;
+    commits.no_trial = true;
+    drop_superseded(c, &commits, &unused); /* what is left is told by the reserve */
+    commits_free(&commits);
+    return writer_reserve(c, err);
+}
+
 /* Called and left with the lock held; it is let go while dropping. */
 static void tidy(struct ckpt *c)
 {
     struct err err;
-    struct commits commits = c->commits;
-    commits.keys = calloc((size_t)commits.n + 1, sizeof *commits.keys);
+    struct commits commits;
     c->tidy_wanted = false;
-    if (!commits.keys)
+    if (copy_commits(c, &commits))
         return; /* the next commit tries again */
-    if (commits.n)
-        memcpy(commits.keys, c->commits.keys, (size_t)commits.n * sizeof *commits.keys);
     c->tidying = true;
     pthread_mutex_unlock(&c->lock);
     int rc = drop_superseded(c, &commits, &err);
@@ -233,6 +235,45 @@ static void tidy(struct ckpt *c)
         c->failed = true;
         c->failure = err;
     }
+}
+
+static int write_file(struct ckpt *c, const struct ckpt_position *position, struct done_file *done,
+                      struct err *err)
+{
+    char reserve[CKPT_NAME_ROOM], part[CKPT_NAME_ROOM], final[CKPT_NAME_ROOM];
+    engine_name(c, NAME_RESERVE, -1, reserve);
+    engine_name(c, NAME_PART, position->step, part);
+    engine_name(c, NAME_FILE, position->step, final);
+    if (reserve_at_need(c, err))
+        return -1;
+    const char *name = reserve; /* what the file is called now */
+    int fd = c->reserve_fd, rv = -1;
+    c->reserve_fd = -1;
+    if (sys_rename_new(c->hook, c->dirfd, reserve, part)) {
+        err_set_errno(err, errno, "%s/%s: renaming", c->dir, reserve);
+        goto out;
+    }
+    name = part;
+    if (write_bytes(c, fd, position, &done->digest, err)) {
+        err_prefix(err, "%s/%s", c->dir, part);
+        goto out;
+    }
+    if (sys_rename_new(c->hook, c->dirfd, part, final)) {
+        err_set_errno(err, errno, "%s/%s: renaming to its final name", c->dir, part);
+        goto out;
+    }
+    name = final;
+    if (sys_fsync(c->hook, c->dirfd)) {
+        err_set_errno(err, errno, "fsync of the checkpoint folder %s", c->dir);
+        goto out;
+    }
+    done->position = *position;
+    rv = 0;
+out:
+    if (rv)
+        sys_unlink(c->hook, c->dirfd, name);
+    close(fd);
+    return rv;
 }
 
 /* Woken for a copy, this thread must not take the core of the training thread that woke it: as a

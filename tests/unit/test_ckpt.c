@@ -286,6 +286,75 @@ static void touch(const char *dir, const char *name)
 }
 
 /* What a dead predecessor left half-made goes; another run's, another rank's, anybody's stays. */
+/* A disk that holds so many files beside the next one. */
+struct tight {
+    const char *dir;
+    int files;
+};
+
+static ssize_t tight_allow(void *arg, enum ckpt_op op, size_t bytes)
+{
+    const struct tight *t = arg;
+    bool full = op == CKPT_OP_RESERVE && help_count(t->dir, ".safetensors") > t->files;
+    return full ? -ENOSPC : (ssize_t)bytes;
+}
+
+/* Goes on from step 2, saves steps 3 and 4 and dies before they are committed. */
+static void save_two_more(struct ckpt_options *o, struct state *s, const struct ckpt_hook *hook)
+{
+    struct err err;
+    struct ckpt *c;
+    struct ckpt_decision d;
+    struct ckpt_io io = state_io(s);
+    int64_t finished;
+    ok(help_decide(o->dir, -1, &d, &err));
+    assert_int_equal(d.position.step, 2);
+    o->epoch = d.epoch + 1;
+    ok(ckpt_open_hooked(&c, o, s->tensors, s->n, &io, hook, &err));
+    ok(ckpt_adopt(c, d.record, &err));
+    ckpt_decision_free(&d);
+    for (int64_t step = 3; step <= 4; step++) {
+        ok(ckpt_save(c, &(struct ckpt_position){step, step}, NULL, &err));
+        ok(ckpt_wait(c, help_soon(), &err));
+        ok(ckpt_finished(c, &finished, &err));
+        assert_int_equal(finished, step);
+    }
+    ckpt_close(c, help_soon());
+}
+
+/* What a dead writer has left finished and not committed stays while there is space, and is no
+ * reason to fail where there is none; what is committed is not dropped for it. */
+static void test_abandoned_files_make_room(void **unused)
+{
+    (void)unused;
+    struct err err;
+    char dir[256];
+    struct ckpt *c;
+    struct state s;
+    small_state(&s);
+    struct ckpt_io io = state_io(&s);
+    help_scratch(dir, NULL);
+    struct tight tight = {.dir = dir, .files = 4};
+    struct ckpt_hook hook = {.allow = tight_allow, .arg = &tight};
+    struct ckpt_options o = help_options(dir, 1);
+    o.ahead = 1;
+    ok(ckpt_open_hooked(&c, &o, s.tensors, s.n, &io, &hook, &err));
+    ok(help_checkpoint(c, 1, &err));
+    ok(help_checkpoint(c, 2, &err));
+    ckpt_close(c, help_soon());
+    save_two_more(&o, &s, &hook);
+    assert_int_equal(help_count(dir, ".e1.g1.s1.r0.safetensors"), 1);
+    assert_int_equal(help_count(dir, ".safetensors"), 4); /* there was space for all */
+    save_two_more(&o, &s, &hook);
+    assert_int_equal(help_count(dir, ".e1.g1.s1.r0.safetensors"), 1);
+    assert_int_equal(help_count(dir, ".e1.g1.s2.r0.safetensors"), 1);
+    assert_int_equal(help_count(dir, ".e3.g1.s3.r0.safetensors"), 1);
+    assert_int_equal(help_count(dir, ".e3.g1.s4.r0.safetensors"), 1);
+    assert_int_equal(help_count(dir, ".safetensors"), 4);
+    state_free(&s);
+    help_remove(dir);
+}
+
 static void test_foreign_files_stay(void **unused)
 {
     (void)unused;
@@ -704,6 +773,7 @@ int main(void)
         cmocka_unit_test(test_restore_from_memory),
         cmocka_unit_test(test_retention),
         cmocka_unit_test(test_retention_spares_the_restored),
+        cmocka_unit_test(test_abandoned_files_make_room),
         cmocka_unit_test(test_foreign_files_stay),
         cmocka_unit_test(test_open_refusals),
         cmocka_unit_test(test_file_size_limit),
