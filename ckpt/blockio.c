@@ -9,6 +9,21 @@
 
 #include "layout.h"
 
+/* A ring that can be made may yet not be entered, where a container's filter forbids only that, or
+ * know no plain reads and writes, in a kernel before 5.6. */
+static bool ring_works(struct io_uring *ring)
+{
+    struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
+    bool known = !probe || (io_uring_opcode_supported(probe, IORING_OP_READ) &&
+                            io_uring_opcode_supported(probe, IORING_OP_WRITE));
+    io_uring_free_probe(probe);
+    struct io_uring_sqe *sqe = known ? io_uring_get_sqe(ring) : NULL;
+    if (!sqe)
+        return false;
+    io_uring_prep_nop(sqe);
+    return io_uring_submit_and_wait(ring, 1) == 1;
+}
+
 int blockio_open(struct blockio **out, int depth, int64_t block, bool no_uring,
                  const struct ckpt_hook *hook, struct err *err)
 {
@@ -25,8 +40,10 @@ int blockio_open(struct blockio **out, int depth, int64_t block, bool no_uring,
     b->hook = hook;
     struct io_uring probe;
     b->has_ring = !no_uring && !blockio_ring_make(&probe, b->depth);
-    if (b->has_ring)
+    if (b->has_ring) {
+        b->has_ring = ring_works(&probe);
         io_uring_queue_exit(&probe);
+    }
     *out = b;
     return 0;
 }

@@ -3,6 +3,11 @@
 #include "ckpt_help.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "blockio.h"
 #include "stream.h"
@@ -25,6 +30,71 @@ static unsigned char *aligned(size_t bytes)
     void *p = NULL;
     assert_int_equal(posix_memalign(&p, 4096, bytes + 4096), 0);
     return p;
+}
+
+/* From here on the system call fails in this process, as in a container that forbids it. */
+static int forbid(unsigned call, unsigned errnum)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | errnum),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+                   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)
+               ? -1
+               : 0;
+}
+
+/* 0: written by threads, and right. */
+static int write_without(unsigned call, unsigned errnum, const char *path)
+{
+    enum { BYTES = 3 << 20 };
+    struct err err;
+    struct blockio *b;
+    unsigned char *from = aligned(BYTES), *to = aligned(BYTES);
+    int fd = open(path, O_CREAT | O_RDWR | O_TRUNC, 0600);
+    for (size_t i = 0; i < BYTES; i++)
+        from[i] = state_byte(1, 2, (int64_t)i);
+    struct blockio_job job = {.fd = fd, .write = true, .memory = from, .bytes = BYTES};
+    if (forbid(call, errnum))
+        return 77;
+    if (blockio_open(&b, 0, 0, false, NULL, &err))
+        return 1;
+    if (blockio_has_ring(b))
+        return 2;
+    if (blockio_run(b, &job, &err) || pread(fd, to, BYTES, 0) != BYTES)
+        return 3;
+    return memcmp(from, to, BYTES) ? 4 : 0;
+}
+
+static void test_forbidden_ring(void **unused)
+{
+    (void)unused;
+    static const struct {
+        unsigned call, errnum;
+    } cases[] = {{SYS_io_uring_setup, EPERM},
+                 {SYS_io_uring_setup, ENOSYS},
+                 {SYS_io_uring_setup, ENOMEM}, /* locked memory, in an old kernel */
+                 {SYS_io_uring_enter, EPERM},
+                 {SYS_io_uring_enter, ENOSYS}};
+    char dir[256], path[300];
+    help_scratch(dir, NULL);
+    snprintf(path, sizeof path, "%s/f", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int status;
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (!child)
+            _exit(write_without(cases[i].call, cases[i].errnum, path));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        if (WEXITSTATUS(status) && WEXITSTATUS(status) != 77) /* no filters here */
+            fail_msg("call %u forbidden with %u: %d", cases[i].call, cases[i].errnum,
+                     WEXITSTATUS(status));
+    }
+    help_remove(dir);
 }
 
 /* Write, read back: the bytes, each shown once and in order, both ways. */
@@ -335,7 +405,7 @@ int main(void)
         cmocka_unit_test(test_blocks),        cmocka_unit_test(test_ring),
         cmocka_unit_test(test_ring_gives_up), cmocka_unit_test(test_ring_size),
         cmocka_unit_test(test_failures),      cmocka_unit_test(test_direct_is_dropped),
-        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_forbidden_ring),
     };
     return cmocka_run_group_tests_name("ckpt io", tests, NULL, NULL);
 }
