@@ -2,8 +2,8 @@
 # bench_takeover.sh [ROUNDS] - how long a lost node stops a run, beside torchrun's elastic restart.
 #
 # On the cluster of contrib/cluster.sh: four nodes train, one of them is killed, and the clock runs
-# from the kill to the first step that is new (its number is above all that were complete, or could
-# have been, before). In turn: `gtrain train` with a spare; and, where GTRAIN_TORCH_PYTHON names a
+# from the kill to the first step that is new: one of a later generation, or of a process that began
+# after the kill, with a number above all of the earlier ones. In turn: `gtrain train` with a spare; and, where GTRAIN_TORCH_PYTHON names a
 # Python with PyTorch, contrib/pytorch/ddp.py under gtrain with a spare, then under torchrun, which
 # goes on with the three nodes that are left (its timeouts cut short). What of it is one step's own
 # time is printed beside it. Medians, lowest and highest.
@@ -40,29 +40,49 @@ resilience: {spares: 1}
 END
 }
 
-# "STEP GENERATION" of each step as it is complete, for good or until the run ends.
+# "STEP GENERATION" of each step as it is complete, "start 0" where a worker begins (torchrun counts
+# no generations), for good or until the run ends.
 steps_of() { # FILE PID
     tail -s 0.01 --pid="$2" -n +1 -F "$1" 2>/dev/null |
         sed -u -n -e 's/.*"step":\([0-9]*\),"loss".*"generation":\([0-9]*\),.*/\1 \2/p' \
-            -e 's/^.*generation \([0-9]*\) step \([0-9]*\)\/.*/\2 \1/p'
+            -e 's/^.*generation \([0-9]*\) step \([0-9]*\)\/.*/\2 \1/p' -e 's/^.*worker starts$/start 0/p'
 }
 
 # Read steps from descriptor 3 until one is above $1. Fails when $limit seconds pass.
 until_step() { # STEP
     local until=$((SECONDS + limit)) seen
     while [ $SECONDS -lt $until ]; do
-        if read -r -t 1 -u 3 seen; then
+        read -r -t 1 -u 3 seen && [ "${seen% *}" != start ] || continue
+        step=${seen% *} generation=${seen#* }
+        [ "$step" -le "$1" ] || return 0
+    done
+    return 1
+}
+
+# Read on until a step is new. Lines of the processes that the kill ended may come late.
+until_new() {
+    local until=$((SECONDS + limit)) seen later=no
+    while [ $SECONDS -lt $until ]; do
+        read -r -t 1 -u 3 seen || continue
+        if [ "${seen% *}" = start ]; then
+            later=yes
+        elif [ $later = yes ] || [ "${seen#* }" -gt "$generation" ]; then
+            later=yes
+            [ "${seen% *}" -le "$step" ] || return 0
+        elif [ "${seen% *}" -gt "$step" ]; then
             step=${seen% *}
-            [ "$step" -le "$1" ] || return 0
         fi
     done
     return 1
 }
 
-# Take what has come, without waiting; $step is the newest.
-drain() {
-    local seen
-    while read -r -t 0.02 -u 3 seen; do step=${seen% *}; done
+# Lose a node; $from is when.
+lose() { # NODE
+    local pid
+    read -r pid _ <"${SLURM_CONF%/etc/slurm.conf}/run/$1"
+    from=${EPOCHREALTIME/./}
+    [ "$GTRAIN_CLUSTER_MODE" != namespaces ] || kill -KILL "$pid"
+    "$cluster" kill "$1" >/dev/null
 }
 
 # Into $line: milliseconds from killing the node to the first new step, and a step's own; or what went
@@ -70,7 +90,7 @@ drain() {
 measure() { # FILE NODE-COMMAND
     local file=$1 from began at_start node
     exec 3< <(steps_of "$file" "$run")
-    step=0
+    step=0 generation=0
     line="did not begin within $limit s"
     until_step 5 || return 0
     began=${EPOCHREALTIME/./} at_start=$step
@@ -78,11 +98,10 @@ measure() { # FILE NODE-COMMAND
     until_step $((step + 8)) || return 0
     local own=$(((${EPOCHREALTIME/./} - began) / (step - at_start)))
     node=$($2)
-    drain
-    from=${EPOCHREALTIME/./}
-    "$cluster" kill "$node" >/dev/null
+    # Those that began so far were read before the steps were.
+    lose "$node"
     line="no new step within $limit s"
-    if until_step $((step + 2)); then
+    if until_new; then
         line="$(((${EPOCHREALTIME/./} - from) / 1000)) $((own / 1000))"
     fi
     exec 3<&-
@@ -114,13 +133,16 @@ torchrun() {
     local head
     rm -rf "$here/torch"
     mkdir "$here/torch"
+    printf '#!/bin/sh\necho "worker starts"\nexec "%s" "%s" "%s" 1000000\n' "$python" \
+        "$root/contrib/pytorch/ddp.py" "$here/torch" >"$here/worker.sh"
+    chmod 755 "$here/worker.sh"
     cat >"$here/agents.sh" <<END
 #!/bin/bash
 for n in n0 n1 n2 n3; do
     srun --overlap -N1 -n1 -w \$n "$python" -m torch.distributed.run --nnodes=3:4 --nproc-per-node=1 \\
         --max-restarts=5 --rdzv-backend=c10d --rdzv-id=bench --rdzv-endpoint=\$1:29400 \\
         --rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2 \\
-        "$root/contrib/pytorch/ddp.py" "$here/torch" 1000000 &
+        --no-python "$here/worker.sh" &
 done
 wait
 END

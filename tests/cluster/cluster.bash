@@ -138,9 +138,10 @@ gone() { # JOB
     [ -z "$(squeue -h -j "$1" -o %T 2>/dev/null)" ]
 }
 
-# srun for a test: it ends within a minute, whatever happens.
+# srun for a test: it ends within minutes, whatever happens; on a machine that does much else one takes
+# more than a minute.
 bounded() {
-    timeout --foreground -k 5 60 "$@"
+    timeout --foreground -k 5 180 "$@"
 }
 
 # A command that has to fail. (Bash ends a test for no command behind a bare "!".)
