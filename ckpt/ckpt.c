@@ -141,7 +141,7 @@ int ckpt_own_file(struct ckpt *c, int64_t step, struct ckpt_place *out, struct e
 }
 
 /* Lines a log keeps when it is shortened: those whose files may be there, and some for people. */
-static int log_lines(const struct ckpt *c)
+int engine_log_lines(const struct ckpt *c)
 {
     return c->keep + 64;
 }
@@ -175,7 +175,7 @@ int ckpt_commit(struct ckpt *c, int64_t step, const char *record, struct err *er
         return -1;
     if (commits_has(&c->commits, &key))
         return 0;
-    if (c->leader && log_append(c->dirfd, c->log_name, record, log_lines(c), c->hook, err))
+    if (c->leader && log_append(c->dirfd, c->log_name, record, engine_log_lines(c), c->hook, err))
         return err_prefix(err, "checkpoint folder %s", c->dir);
     pthread_mutex_lock(&c->lock);
     int rv = commits_add(&c->commits, &key);
@@ -217,7 +217,7 @@ int ckpt_adopt(struct ckpt *c, const char *record, struct err *err)
     if (c->leader) {
         int has = log_has(c, record, err);
         if (has < 0 ||
-            (!has && log_append(c->dirfd, c->log_name, record, log_lines(c), c->hook, err)))
+            (!has && log_append(c->dirfd, c->log_name, record, engine_log_lines(c), c->hook, err)))
             return -1;
     }
     pthread_mutex_lock(&c->lock);

@@ -98,6 +98,7 @@ struct ckpt_options {
     bool holds;           /* ckpt_hold will be used: space for one file more */
     bool wards;           /* this rank keeps copies of another's files, too (copy.h): */
     int ward;             /* of this one; retention drops them as its own */
+    int64_t ward_bytes;   /* of one of those; 0: about as many as this rank's */
     int64_t parity_bytes; /* beside each file this rank keeps one of so many (parity.h) */
     bool leader;          /* this rank keeps the node's commit log (one rank per node and folder) */
 };
@@ -124,10 +125,20 @@ int64_t ckpt_buffer_bytes(const struct ckpt *c);
 int ckpt_buffer_take(struct ckpt *c, struct err *err);
 
 /* Before the first save: what this writer's files will yet take in the folder, beside the one that
- * is reserved and less those that they replace (below 0: more), and what is free there. ckpt_open
- * looks at its own alone: where several ranks have one file system, and all are open, the sum of
- * what is to come must fit into the least that one of them sees free. */
-int ckpt_space(struct ckpt *c, int64_t *to_come, int64_t *free_bytes, struct err *err);
+ * is reserved: all, in the end; and before its first commit. Then of the folder, the same for all
+ * who write there: what files of earlier starts take, which all go in exchange; those of them that
+ * may go before the first commit; and what is free.
+ *
+ * ckpt_open looks at its own files alone. Where several ranks have one file system, and all are
+ * open, the sum of `all` must fit into available + there, that of `first` into available + loose.
+ * If the latter is more than what is available alone, all of them must call ckpt_tighten before any
+ * saves: it drops what is loose. One that is alone there need not: its first save does. */
+struct ckpt_space {
+    int64_t all, first;
+    int64_t there, loose, available;
+};
+int ckpt_space(struct ckpt *c, struct ckpt_space *out, struct err *err);
+int ckpt_tighten(struct ckpt *c, int64_t deadline_ms, struct err *err);
 
 /* Begin to copy the state, as it is now, in the writer's thread; if the write before is still
  * going, once that is over. The state must stay as it is until the join. Does not wait. step must

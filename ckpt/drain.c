@@ -328,7 +328,7 @@ int ckpt_drain_open_hooked(struct ckpt_drain **out, const struct ckpt_drain_opti
     d->hook = hook;
     d->dirfd = -1;
     d->committed = -1;
-    d->commits.no_trial = true; /* the next copy comes late, and space here is dear */
+    d->commits.tight = true; /* the next copy comes late, and space here is dear */
     init_lock(d);
     if (copy_options(d, options, err) || prepare_folder(d, options->total_bytes, err) ||
         start_thread(d, err)) {

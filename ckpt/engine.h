@@ -39,9 +39,9 @@ struct ckpt {
     char run[CKPT_RUN_MAX + 1];
     int rank, world, keep, ahead, ward; /* ward: -1 none */
     int held;                           /* held: 1 where ckpt_hold will be used */
+    int64_t ward_bytes;                 /* of each of its files, 0: none */
     int64_t parity_bytes;               /* beside each file, in one of its own */
-    int64_t to_come; /* of the space that was needed at the start: see ckpt_space */
-    bool filler;     /* no folder, no thread: ckpt_open_filler */
+    bool filler;                        /* no folder, no thread: ckpt_open_filler */
     uint32_t epoch, generation;
     uint64_t plan_hash;
     uint64_t cut; /* as in a record; 0 where not replicated */
@@ -114,6 +114,8 @@ int engine_flush(const struct ckpt *c, struct err *err);
 void engine_name(const struct ckpt *c, enum name_kind kind, int64_t step, char out[CKPT_NAME_ROOM]);
 /* The (epoch, generation) is lower than, the same as, higher than this writer's: -1, 0, 1. */
 int engine_compare(const struct ckpt *c, const struct ckpt_key *key);
+/* Lines a log keeps when it is shortened. */
+int engine_log_lines(const struct ckpt *c);
 
 /* With the lock held: is there a tensor to copy and room for it; copy those that nobody has taken
  * (the lock is let go meanwhile), and if they were the last let the writer have the buffer. */
@@ -123,6 +125,16 @@ void save_copy(struct ckpt *c);
 /* The data of the next file are complete (image.h). In the writer's thread, with the lock held. */
 void image_show(struct ckpt *c);
 
+/* What the folder has, and what this writer needs there; with the lock held, or before there is a
+ * thread. */
+int space_look(const struct ckpt *c, const struct folder_list *list, struct ckpt_space *out,
+               struct err *err);
+
+/* Does retention let go of the entry, which is no log, whosever it is? */
+bool writer_may_drop(const struct ckpt *c, const struct commits *commits,
+                     const struct ckpt_name *name);
+/* Is it this writer's to drop? */
+bool writer_owns(const struct ckpt *c, const struct ckpt_name *name);
 /* Makes the reserve file where there is none. */
 int writer_reserve(struct ckpt *c, struct err *err);
 void *writer_main(void *ckpt);

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,6 +54,7 @@ static int copy_options(struct ckpt *c, const struct ckpt_options *o, const stru
     c->ahead = o->ahead;
     c->held = o->holds;
     c->ward = o->wards ? o->ward : -1;
+    c->ward_bytes = o->wards ? o->ward_bytes : 0;
     c->parity_bytes = o->parity_bytes;
     c->epoch = o->epoch;
     c->generation = o->generation;
@@ -74,59 +74,42 @@ static int clear_predecessors(struct ckpt *c, const struct folder_list *list, st
     for (int i = 0; i < list->n; i++) {
         const struct ckpt_name *name = &list->entries[i].name;
         char text[CKPT_NAME_ROOM];
-        if (name->kind == NAME_LOG || name->rank != c->rank)
+        if (name->kind == NAME_LOG)
             continue;
         name_format(name, text);
         int age = engine_compare(c, &name->key);
-        bool half_made = !name_complete(name->kind);
-        if (age >= 0)
+        if (age >= 0 && name->rank == c->rank && name->kind != NAME_COPY_PART)
             return err_set(
                 err,
                 "checkpoint folder %s: %s is there, made by epoch %" PRIu32 " generation %" PRIu32
                 "; this is %" PRIu32 " generation %" PRIu32 ": a new start needs a higher epoch",
                 c->dir, text, name->key.epoch, name->key.generation, c->epoch, c->generation);
-        if (half_made && sys_unlink(c->hook, c->dirfd, text) && errno != ENOENT)
+        bool goes = age < 0 && !name_complete(name->kind) && writer_owns(c, name);
+        if (goes && sys_unlink(c->hook, c->dirfd, text) && errno != ENOENT)
             return err_set_errno(err, errno, "%s/%s: cannot drop this half-made file", c->dir,
                                  text);
     }
     return 0;
 }
 
-/* Room for keep + ahead + 1 files and a held one; what this rank has there already will be dropped
- * in exchange. */
-static int check_space(struct ckpt *c, const struct folder_list *list, struct err *err)
+static int refuse(const struct ckpt *c, int files, int64_t needed, int64_t there, struct err *err)
 {
-    struct statvfs fs;
-    if (fstatvfs(c->dirfd, &fs))
-        return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
-    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize, existing = 0;
-    int each = c->thin ? 1 : c->keep + c->ahead + 1;     /* of this rank; a thin one writes one */
-    int files = each * (c->ward >= 0 ? 2 : 1) + c->held; /* a ward's are about as long */
-    double needed =
-        (double)files * (double)engine_file_bytes(c) + (double)each * (double)c->parity_bytes;
-    for (int i = 0; i < list->n; i++)
-        if (name_complete(list->entries[i].name.kind) &&
-            (list->entries[i].name.rank == c->rank || list->entries[i].name.rank == c->ward))
-            existing += (double)list->entries[i].bytes;
-    c->to_come = (int64_t)(needed - existing) - engine_file_bytes(c);
-    if (free_bytes + existing >= needed)
-        return 0;
-    free_bytes += existing;
     char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
     if (c->thin)
         return err_set(err, "folder %s: a file of %s, %s are free, %s too few", c->dir,
-                       number_size(needed, all), number_size(free_bytes, has),
-                       number_size(needed - free_bytes, lacks));
-    return err_set(err,
-                   "checkpoint folder %s: rank %d needs %s (keep + %d%s: %d files of %s%s), %s are "
-                   "free, %s too few: choose another folder or a lower keep",
-                   c->dir, c->rank, number_size(needed, all), c->ahead + 1,
-                   c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
-                   : c->held    ? " + 1"
-                                : "",
-                   files, number_size((double)engine_file_bytes(c), one),
-                   c->parity_bytes ? ", and parity" : "", number_size(free_bytes, has),
-                   number_size(needed - free_bytes, lacks));
+                       number_size((double)needed, all), number_size((double)there, has),
+                       number_size((double)(needed - there), lacks));
+    return err_set(
+        err,
+        "checkpoint folder %s: rank %d needs %s (keep + %d%s: %d files of %s%s%s), %s are "
+        "free, %s too few: choose another folder or a lower keep",
+        c->dir, c->rank, number_size((double)needed, all), c->ahead + 1,
+        c->ward >= 0 ? c->held ? ", twice, + 1" : ", twice"
+        : c->held    ? " + 1"
+                     : "",
+        files, number_size((double)engine_file_bytes(c), one),
+        c->parity_bytes ? ", and parity" : "", c->leader ? ", and a log" : "",
+        number_size((double)there, has), number_size((double)(needed - there), lacks));
 }
 
 /* One file, at the limit that the process has. */
@@ -144,15 +127,28 @@ static int check_limit(const struct ckpt *c, struct err *err)
                    number_size((double)limit.rlim_cur, most));
 }
 
-int ckpt_space(struct ckpt *c, int64_t *to_come, int64_t *free_bytes, struct err *err)
+/* Room for keep + ahead + 1 files and a held one; what is there already will be dropped in
+ * exchange, but not all at once. Others may write here: their sum is for ckpt_space. *deferred: the
+ * first file cannot be reserved before something goes. */
+static int check_space(struct ckpt *c, const struct folder_list *list, bool *deferred,
+                       struct err *err)
 {
-    struct statvfs fs;
-    if (fstatvfs(c->dirfd, &fs))
-        return err_set_errno(err, errno, "checkpoint folder %s: its free space", c->dir);
-    double bytes = (double)fs.f_bavail * (double)fs.f_frsize;
-    *free_bytes = bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
-    *to_come = c->to_come;
-    return 0;
+    struct ckpt_space s;
+    if (space_look(c, list, &s, err))
+        return -1;
+    int files = (c->keep + c->ahead + 1) * (c->ward >= 0 ? 2 : 1) + c->held;
+    *deferred = s.available < engine_file_bytes(c) && s.loose > 0;
+    if (s.all > s.available + s.there)
+        return refuse(c, files, s.all, s.available + s.there, err);
+    if (s.first <= s.available + s.loose)
+        return 0;
+    char needs[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
+    int64_t there = s.available + s.loose;
+    return err_set(err,
+                   "checkpoint folder %s: until its first commit rank %d needs %s beside the %d "
+                   "checkpoints that are kept, %s are free, %s too few: choose another folder",
+                   c->dir, c->rank, number_size((double)s.first, needs), c->keep,
+                   number_size((double)there, has), number_size((double)(s.first - there), lacks));
 }
 
 /* Not at the first commit, but now. */
@@ -166,15 +162,18 @@ static int check_log(const struct ckpt *c, struct err *err)
 static int prepare_folder(struct ckpt *c, struct err *err)
 {
     struct folder_list list;
+    if (c->ward >= 0 && !c->ward_bytes)
+        c->ward_bytes = engine_file_bytes(c);
     c->dirfd = folder_open_own(c->dir, c->hook, err);
     if (c->dirfd < 0 || folder_use(c->dirfd, c->dir, err) ||
         folder_list(c->dirfd, c->run, &list, err))
         return -1;
     int rv = -1;
+    bool deferred = false;
     if (!clear_predecessors(c, &list, err) && !check_log(c, err) &&
         !commits_read(&c->commits, c->dirfd, c->dir, c->run, &list, err) && !check_limit(c, err) &&
-        !check_space(c, &list, err))
-        rv = writer_reserve(c, err);
+        !check_space(c, &list, &deferred, err))
+        rv = deferred ? 0 : writer_reserve(c, err);
     folder_list_free(&list);
     return rv;
 }

@@ -47,7 +47,7 @@ void commits_free(struct commits *c)
  */
 static bool on_trial(const struct commits *c)
 {
-    return c->restored && !c->no_trial &&
+    return c->restored && !c->tight &&
            (!c->own || c->keys[0].step - c->trial_step < CKPT_TRIAL_STEPS);
 }
 
@@ -65,15 +65,32 @@ static bool is_fallback(const struct commits *c, int keep, const struct ckpt_key
     return false;
 }
 
+/* It was committed by an earlier start, but something before it was restored. */
+static bool passed_over(const struct commits *c, int i)
+{
+    return c->restored && i >= c->own && key_compare(&c->keys[i], &c->restored_from) > 0;
+}
+
+static bool among_newest(const struct commits *c, int newest, const struct ckpt_key *file)
+{
+    for (int i = 0, before = 0; i < c->n && before < newest; i++) {
+        if (c->tight && passed_over(c, i))
+            continue;
+        if (!key_compare(file, &c->keys[i]))
+            return true;
+        before++;
+    }
+    return false;
+}
+
 bool retain_file(const struct commits *c, int keep, const struct ckpt_key *file)
 {
     bool trial = on_trial(c);
     int newest = trial && c->own > 0 && keep > OWN_ON_TRIAL ? OWN_ON_TRIAL : keep;
     if (!c->n || key_compare(file, &c->keys[0]) > 0)
         return true;
-    for (int i = 0; i < c->n && i < newest; i++)
-        if (!key_compare(file, &c->keys[i]))
-            return true;
+    if (among_newest(c, newest, file))
+        return true;
     if (c->held && !key_compare(file, &c->held_key))
         return true;
     if (trial && is_fallback(c, keep, file))

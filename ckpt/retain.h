@@ -11,6 +11,10 @@
  * they take nobody's place: of them the newest two stay, and `keep` of what was there, from what
  * was restored on. That is more than `keep`: on a node, where there is space.
  *
+ * Where there is not, no more than `keep` of what earlier starts have left is kept, whatever they
+ * left, and this start's take their places one by one: neither what was never committed, nor what
+ * was passed over for what was restored. (A record of those may lie on a node that is away.)
+ *
  * Two commits are what makes dropping at commit time safe: a rank drops step C after C's commit,
  * and C's commit is only begun when every rank has finished C, which it told after it had returned
  * from committing B. So when A goes, every node's log has B or C, and both are whole. */
@@ -24,8 +28,9 @@ enum { CKPT_KEEP_MAX = 1000 };
 struct commits {
     struct ckpt_key *keys; /* newest first, unique */
     int n;
-    int own;                 /* committed by this writer */
-    bool restored, no_trial; /* no_trial: there is no space for what is only kept in case */
+    int own; /* committed by this writer */
+    bool restored;
+    bool tight; /* there is no space for a trial, nor for what is most likely of no use */
     struct ckpt_key restored_from;
     int64_t trial_step; /* from which the trial counts: that one's, or of a newer state in memory */
     bool held;          /* somebody reads it still: the drain to the shared folder */

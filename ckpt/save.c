@@ -75,6 +75,7 @@ int ckpt_save_begin(struct ckpt *c, const struct ckpt_position *position, struct
         return -1;
     pthread_mutex_lock(&c->lock);
     c->next = *position;
+    c->tidy_wanted |= c->last_step < 0; /* what earlier starts have left may be in the way */
     c->copy_next = 0;
     c->copy_failed = false;
     c->copy_wanted = true;

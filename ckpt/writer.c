@@ -116,26 +116,24 @@ static int write_bytes(struct ckpt *c, int fd, const struct ckpt_position *posit
     return atomic_load(&c->cancel) ? err_set(err, "cancelled") : 0;
 }
 
-/* Complete, but of a dead writer and in no log, and the run has gone on from an older one: only a
- * log that nobody has seen could still name it. It stays until a commit of our own, if there is
- * space. */
-static bool abandoned(const struct commits *commits, const struct ckpt_key *key, int age)
-{
-    return age < 0 && commits->restored && commits->n && key_compare(key, &commits->keys[0]) > 0;
-}
-
-/* Whether this writer may, and should, drop the entry. */
-static bool superseded(const struct ckpt *c, const struct commits *commits,
-                       const struct ckpt_name *name)
+bool writer_owns(const struct ckpt *c, const struct ckpt_name *name)
 {
     int age = engine_compare(c, &name->key);
-    bool ours = name->rank == c->rank || name->rank == c->ward || (c->leader && age < 0);
-    if (!ours || age > 0)
-        return false;
-    if (name_complete(name->kind))
-        return !retain_file(commits, c->keep, &name->key) ||
-               (commits->no_trial && abandoned(commits, &name->key, age));
-    return age < 0;
+    bool own = name->rank == c->rank || name->rank == c->ward;
+    return age == 0 ? own : age < 0 && (own || c->leader);
+}
+
+bool writer_may_drop(const struct ckpt *c, const struct commits *commits,
+                     const struct ckpt_name *name)
+{
+    bool older = engine_compare(c, &name->key) < 0;
+    if (!name_complete(name->kind))
+        return older;
+    if (commits->tight && older && !commits_has(commits, &name->key))
+        return true;
+    struct commits view = *commits; /* who copies this rank's file needs nothing else */
+    view.held = view.held && name->kind == NAME_FILE && name->rank == c->rank;
+    return !retain_file(&view, c->keep, &name->key);
 }
 
 static int drop_superseded(struct ckpt *c, const struct commits *commits, struct err *err)
@@ -146,9 +144,11 @@ static int drop_superseded(struct ckpt *c, const struct commits *commits, struct
         return -1;
     for (int i = 0; i < list.n; i++) {
         char name[CKPT_NAME_ROOM];
-        if (list.entries[i].name.kind == NAME_LOG || !superseded(c, commits, &list.entries[i].name))
+        const struct ckpt_name *entry = &list.entries[i].name;
+        if (entry->kind == NAME_LOG || !writer_owns(c, entry) ||
+            !writer_may_drop(c, commits, entry))
             continue;
-        name_format(&list.entries[i].name, name);
+        name_format(entry, name);
         if (sys_unlink(c->hook, c->dirfd, name) && errno != ENOENT && !rv)
             rv = err_set_errno(err, errno, "%s/%s: cannot drop it", c->dir, name);
     }
@@ -164,7 +164,7 @@ static bool room_for_others(struct ckpt *c)
 {
     struct folder_list list;
     struct err unused;
-    int64_t own = engine_file_bytes(c), beside = (c->ward >= 0 ? own : 0) + c->parity_bytes;
+    int64_t own = engine_file_bytes(c), beside = c->ward_bytes + c->parity_bytes;
     int64_t each = beside + c->ahead * (own + beside), writers = 0;
     if (!each || folder_list(c->dirfd, c->run, &list, &unused))
         return true;
@@ -200,11 +200,11 @@ static int reserve_at_need(struct ckpt *c, struct err *err)
     if (errno != ENOSPC && errno != EDQUOT)
         return -1;
     pthread_mutex_lock(&c->lock);
-    int rc = c->commits.restored ? copy_commits(c, &commits) : -1;
+    int rc = copy_commits(c, &commits);
     pthread_mutex_unlock(&c->lock);
     if (rc)
         return -1;
-    commits.no_trial = true;
+    commits.tight = true;
     drop_superseded(c, &commits, &unused); /* what is left is told by the reserve */
     commits_free(&commits);
     return writer_reserve(c, err);
@@ -220,10 +220,12 @@ static void tidy(struct ckpt *c)
         return; /* the next commit tries again */
     c->tidying = true;
     pthread_mutex_unlock(&c->lock);
-    int rc = drop_superseded(c, &commits, &err);
+    /* before the first commit nothing has taken the place of anything */
+    int rc = commits.own || commits.tight ? drop_superseded(c, &commits, &err) : 0;
     struct err unused; /* no space now: the next save tries again, and tells */
-    if (!c->thin && (writer_reserve(c, &unused) || !room_for_others(c)) && commits.restored) {
-        commits.no_trial = true;
+    bool room = c->thin || (!writer_reserve(c, &unused) && room_for_others(c));
+    if (!room && !commits.tight) {
+        commits.tight = true;
         if (drop_superseded(c, &commits, &err))
             rc = -1;
         writer_reserve(c, &unused);

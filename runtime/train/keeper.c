@@ -41,6 +41,7 @@ static int open_writer(struct keeper *keeper, struct err *err)
         .parity_bytes = keeper->encode.file_bytes,
         .wards = keeper->partner.from >= 0,
         .ward = keeper->partner.from,
+        .ward_bytes = keeper->partner.file_bytes,
         .leader = identity->local_rank == 0,
     };
     struct ckpt_io io = keeper_io(keeper);

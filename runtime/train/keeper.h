@@ -234,7 +234,7 @@ void keeper_close(struct keeper *keeper, bool orderly);
  * keeper_trial.c and keeper_drain.c ---- */
 
 /* All ranks call; a failure not of the network is the same on all. */
-int keeper_encode_find(struct keeper *keeper, struct err *err);
+int keeper_redundancy_find(struct keeper *keeper, struct err *err);
 char *keeper_claim(struct keeper *keeper, int64_t step, struct err *err);
 /* As rebuild_lost. */
 int keeper_rebuild(struct keeper *keeper, struct err *err);

@@ -13,15 +13,22 @@
 
 /* ---- making ---- */
 
-int keeper_encode_find(struct keeper *keeper, struct err *err)
+int keeper_redundancy_find(struct keeper *keeper, struct err *err)
 {
+    const struct plan_checkpoint *c = &keeper->plan->checkpoint;
+    bool partners = c->redundancy == PLAN_REDUNDANCY_PARTNER;
     struct layout layout;
-    if (!keeper->plan->checkpoint.group_files || keeper->encode.identity)
+    if ((!partners && !c->group_files) || keeper->partner.identity || keeper->encode.identity)
         return 0;
     if (layout_make(&layout, keeper->tensors, keeper->n_tensors, err))
         return -1;
     int64_t header_bytes = layout.header_bytes, bytes = header_bytes + layout.data_bytes;
     layout_free(&layout);
+    if (partners)
+        return partner_find(&keeper->partner, keeper->comm, keeper->mesh, keeper->identity, err) ||
+                       partner_tell_bytes(&keeper->partner, keeper->comm, bytes, err)
+                   ? -1
+                   : 0;
     return encode_find(&keeper->encode, keeper->comm, keeper->mesh, keeper->identity, keeper->plan,
                        bytes, header_bytes, err);
 }

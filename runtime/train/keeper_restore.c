@@ -367,13 +367,7 @@ static int find_in_memory(struct keeper *keeper, struct err *err)
 
 static int find_files(struct keeper *keeper, struct err *err)
 {
-    if (keeper->plan->checkpoint.redundancy == PLAN_REDUNDANCY_PARTNER &&
-        !keeper->partner.identity &&
-        partner_find(&keeper->partner, keeper->comm, keeper->mesh, keeper->identity, err))
-        return -1;
-    if (keeper_encode_find(keeper, err) || find_whole(keeper, err))
-        return -1;
-    return 0;
+    return keeper_redundancy_find(keeper, err) || find_whole(keeper, err) ? -1 : 0;
 }
 
 int keeper_find(struct keeper *keeper, struct err *err)

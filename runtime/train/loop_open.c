@@ -248,6 +248,17 @@ static enum train_end check_lost(struct loop *l, const struct keeper_start *star
     return loop_agree(l, mine, err);
 }
 
+/* Disks have room for what all ranks on them will write. */
+static enum train_end check_space(struct loop *l, struct err *err)
+{
+    bool common = false, unfit = false;
+    if (keeper_space_check(&l->keeper, &common, &unfit, err) && !unfit) {
+        l->common = common;
+        return common ? TRAIN_REFUSED : TRAIN_FAILED;
+    }
+    return loop_agree(l, unfit ? TRAIN_UNFIT : TRAIN_DONE, err);
+}
+
 static enum train_end open_keeper(struct loop *l, struct err *err)
 {
     const struct train_options *o = l->options;
@@ -271,8 +282,9 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
     l->start = start.restored ? start.position.step : 0;
     l->keeper.memory.note = note_results;
     l->keeper.memory.note_arg = l;
-    if (keeper_space_check(&l->keeper, &l->common, err))
-        return l->common ? TRAIN_REFUSED : TRAIN_FAILED;
+    end = check_space(l, err);
+    if (end != TRAIN_DONE)
+        return end;
     if (keeper_memory_start(&l->keeper, &l->common, err)) {
         l->unfit = l->keeper.memory.unfit;
         return l->common ? TRAIN_REFUSED : l->unfit ? TRAIN_UNFIT : TRAIN_FAILED;

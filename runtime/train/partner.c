@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 
-enum { PARTNER_TAG = 1 };
+enum { PARTNER_TAG = 1, PARTNER_BYTES_TAG = (3 << 20) + 11 }; /* of the run's comm: as in side.c */
 enum { WORDS_A_TIMEOUT = 4 }; /* how often a rank says that it is there, in the other's patience */
 enum { PARTNER_PIECE_BYTES = 4 * 1024 * 1024 }; /* of one message: bounds both sides' memory */
 
@@ -106,6 +106,12 @@ int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
     return rv;
 }
 
+int partner_tell_bytes(struct partner *p, struct comm *comm, int64_t own, struct err *err)
+{
+    return comm_host_exchange(comm, &own, sizeof own, p->to, &p->file_bytes, sizeof p->file_bytes,
+                              p->from, PARTNER_BYTES_TAG, err);
+}
+
 int partner_open(struct partner *p, const char *dir, int64_t comm_timeout_ms, struct err *err)
 {
     p->word_ms = comm_timeout_ms / WORDS_A_TIMEOUT;
@@ -183,14 +189,14 @@ static int check_head(const struct swap *s, const struct head *h, struct err *er
     const struct train_identity *id = s->p->identity;
     int64_t step = s->image->position.step;
     if (h->epoch == id->epoch && h->generation == id->generation && h->rank == s->p->from &&
-        h->step == step && h->n >= 0 && h->n <= PARTNER_PIECE_BYTES)
+        h->step == step && h->total == s->p->file_bytes && h->n >= 0 && h->n <= PARTNER_PIECE_BYTES)
         return 0;
     return err_set(
         err,
-        "a piece of rank %d's checkpoint of epoch %u, generation %u, step %lld came, but "
-        "this is the partner of rank %d in epoch %u, generation %u, step %lld",
-        h->rank, h->epoch, h->generation, (long long)h->step, s->p->from, id->epoch, id->generation,
-        (long long)step);
+        "a piece of rank %d's checkpoint of epoch %u, generation %u, step %lld, %lld bytes, came, "
+        "but this is the partner of rank %d in epoch %u, generation %u, step %lld, %lld bytes",
+        h->rank, h->epoch, h->generation, (long long)h->step, (long long)h->total, s->p->from,
+        id->epoch, id->generation, (long long)step, (long long)s->p->file_bytes);
 }
 
 /* A piece of the ward's file to the copy's writer. Takes data over. */

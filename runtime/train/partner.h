@@ -55,12 +55,16 @@ struct partner {
     const struct train_identity *identity; /* NULL: not asked for */
     int to, from;                          /* my partner, my ward; -1: none (one node) */
     struct ckpt_copy *copy;                /* of the ward's files */
+    int64_t file_bytes;                    /* of one of those; 0: not known yet */
     int64_t word_ms;                       /* each hears of the other as often at least */
 };
 
 /* Who is whose partner: all ranks call. */
 int partner_find(struct partner *p, struct comm *comm, const struct mesh *mesh,
                  const struct train_identity *identity, struct err *err);
+
+/* How long the ward's files are: all ranks call, with the bytes of their own. */
+int partner_tell_bytes(struct partner *p, struct comm *comm, int64_t own, struct err *err);
 
 /* Once the folder is there: ready to take the ward's files. comm_timeout_ms: how long the others
  * wait for this rank. */

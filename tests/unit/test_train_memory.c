@@ -443,32 +443,68 @@ static void what_does_not_fit_on_disk_is_refused(void **state)
     static const int64_t gb = 1000000000;
     struct err err = {.text = ""};
     static const struct {
-        int64_t to_come[4], available[4];
+        int64_t all[4], first[4], there[4], loose[4], available[4];
         const char *nodes[4], *says; /* NULL: it fits */
+        int where;                   /* the first rank of that node; or, where it fits, whether */
+                                     /* rank 0's node is tight */
     } cases[] = {
-        {{3, 3, 3, 3}, {6, 6, 6, 6}, {"a", "a", "b", "b"}, NULL},
-        {{3, 3, 3, 3},
-         {6, 6, 6, 5},
-         {"a", "b", "a", "b"},
-         "checkpoint folder /d on b: the 2 ranks that write there need 6.0 GB beside what is "
-         "there, "
-         "5.0 GB are free, 1.0 GB too few"},
-        {{3, 3, 3, 3}, {11, 11, 11, 11}, {"", "", "", ""}, "folder /d: the 4 ranks"},
-        {{3, -3, 3, 3}, {6, 6, 6, 6}, {"", "", "", ""}, NULL},
-        {{9, 1, 1, 1}, {9, 3, 3, 3}, {"a", "b", "b", "b"}, NULL},
+        {.all = {3, 3, 3, 3}, .available = {6, 6, 6, 6}, .nodes = {"a", "a", "b", "b"}},
+        {.all = {3, 3, 3, 3},
+         .available = {6, 6, 6, 5},
+         .nodes = {"a", "b", "a", "b"},
+         .says = "checkpoint folder /d on b: the 2 ranks there need 6.0 GB beside what "
+                 "is there, 5.0 GB are free, 1.0 GB too few",
+         .where = 1},
+        {.all = {3, 3, 3, 3},
+         .available = {11, 11, 11, 11},
+         .nodes = {"", "", "", ""},
+         .says = "folder /d: the 4 ranks"},
+        {.all = {9, 1, 1, 1}, .available = {9, 3, 3, 3}, .nodes = {"a", "b", "b", "b"}},
+        /* What earlier starts have left goes in exchange, and counts once. */
+        {.all = {3, 3, 3, 3},
+         .there = {6, 6, 6, 6},
+         .available = {6, 6, 6, 6},
+         .nodes = {"", "", "", ""}},
+        {.all = {3, 3, 3, 3},
+         .there = {6, 5, 6, 6},
+         .available = {6, 6, 6, 6},
+         .nodes = {"", "", "", ""},
+         .says = "the 4 ranks there need 7.0 GB beside what is there, 6.0 GB are free"},
+        /* Before the first commit only some of it may go. */
+        {.all = {4, 4, 4, 4},
+         .first = {2, 2, 2, 2},
+         .there = {8, 8, 8, 8},
+         .loose = {3, 3, 3, 3},
+         .available = {1, 1, 1, 1},
+         .nodes = {"a", "a", "b", "b"},
+         .where = true},
+        {.all = {4, 4, 4, 4},
+         .first = {2, 2, 2, 2},
+         .there = {8, 8, 8, 8},
+         .loose = {4, 4, 0, 0},
+         .available = {4, 4, 3, 3},
+         .nodes = {"a", "a", "b", "b"},
+         .says = "on b: the 2 ranks there need 4.0 GB beside what is there and is kept "
+                 "until the first commit, 3.0 GB are free, 1.0 GB too few",
+         .where = 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct space_need ranks[4];
+        int first;
         memset(ranks, 0, sizeof ranks);
         for (int r = 0; r < 4; r++) {
             ranks[r].writes = true;
-            ranks[r].to_come = cases[i].to_come[r] * gb;
-            ranks[r].available = cases[i].available[r] * gb;
+            ranks[r].space = (struct ckpt_space){.all = cases[i].all[r] * gb,
+                                                 .first = cases[i].first[r] * gb,
+                                                 .there = cases[i].there[r] * gb,
+                                                 .loose = cases[i].loose[r] * gb,
+                                                 .available = cases[i].available[r] * gb};
             snprintf(ranks[r].node, sizeof ranks[r].node, "%s", cases[i].nodes[r]);
         }
-        int rv = keeper_space_fits(ranks, 4, "/d", &err);
+        int rv = keeper_space_fits(ranks, 4, "/d", &first, &err);
         if (rv != (cases[i].says ? -1 : 0) || (rv && !strstr(err.text, cases[i].says)))
             fail_msg("case %zu: %d, '%s'", i, rv, err.text);
+        assert_int_equal(rv ? first : keeper_space_tight(ranks, 4, 0), cases[i].where);
     }
 }
 

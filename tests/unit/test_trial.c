@@ -187,7 +187,7 @@ static void test_retention(void **state)
         int keep, own;
         int64_t newest[3]; /* of epoch 2 */
         int64_t trial;
-        bool no_trial;
+        bool tight;
         const char *stays; /* of epoch 2, then of epoch 1: "1" or "0" */
     } table[] = {
         {2, 0, {0}, 100, false, "1100"},
@@ -220,7 +220,7 @@ static void test_retention(void **state)
                             .n = own + 4,
                             .own = own,
                             .restored = true,
-                            .no_trial = table[i].no_trial,
+                            .tight = table[i].tight,
                             .restored_from = {1, 1, 100},
                             .trial_step = table[i].trial};
         for (int k = 0; k < c.n; k++)
