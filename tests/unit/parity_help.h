@@ -15,6 +15,7 @@ enum { GROUP_MOST = 12 };
 struct group {
     char root[256], dirs[GROUP_MOST][300], names[GROUP_MOST][8];
     int members, keeps;
+    int64_t block_bytes; /* of a write */
     uint32_t epoch;
     const struct ckpt_hook *hook;
     struct state states[GROUP_MOST];
@@ -38,6 +39,7 @@ static inline void group_make(struct group *g, int members, int keeps, enum grou
     memset(g, 0, sizeof *g);
     g->members = members;
     g->keeps = keeps;
+    g->block_bytes = 4096;
     help_scratch(g->root, where);
     for (int i = 0; i < members; i++) {
         int64_t n[] = {700 + 997 * i, most[size] + more[size] * (i % 3)};
@@ -79,7 +81,7 @@ static inline int group_open_member(struct group *g, int i, const int64_t *bytes
     o.node = g->names[i];
     o.rank = i;
     o.world = g->members;
-    o.block_bytes = 4096;
+    o.block_bytes = g->block_bytes;
     o.no_uring = i % 2;
     struct ckpt_io io = state_io(&g->states[i]);
     if (!g->ckpts[i]) {
