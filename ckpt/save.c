@@ -2,10 +2,9 @@
  *
  * A save begins with a wish and ends with a join; in between the writer's thread brings tensor
  * after tensor into the buffer, as soon as the write before, and who sends it elsewhere (image.h),
- * have let go of it. Who joins takes the
- * tensors that are left: so a caller that comes early is held no longer than it would take to copy
- * them itself, however little of a core the writer gets. The last one out hands the buffer to the
- * writer. */
+ * have let go of it. Who joins takes the tensors that are left: so a caller that comes early is
+ * held no longer than it would take to copy them itself, however little of a core the writer gets.
+ * The last one out hands the buffer to the writer. */
 #include <errno.h>
 #include <inttypes.h>
 #include <time.h>
