@@ -150,10 +150,11 @@ const struct plan_key plan_keys[] = {
      "committed checkpoints kept"},
     {"checkpoint", "snapshots", KEY_INT64, AT(checkpoint.snapshots), 0, MAX_STEPS, "1", NULL, NULL,
      KEY_AUTO,
-     "steps between copies of the state in the node's memory and in another node's (a replica's is "
-     "one), from which a lost process or node is made up for; they take about four times the "
-     "checkpoint's size, twice where there are replicas on other nodes; 0: none; auto: as often "
-     "as they cost at most 0.5 % of the time"},
+     "steps between copies of the state in the node's memory and in another node's (a replica's "
+     "may "
+     "be one), from which a lost process or node is made up for; they take about four times the "
+     "checkpoint's size, twice where replicas' will do; 0: none; auto: as often as they cost at "
+     "most 0.5 % of the time"},
     {"checkpoint", "redundancy", KEY_REDUNDANCY, AT(checkpoint.redundancy), 0, 0, "none", NULL,
      NULL, 0,
      "what local checkpoints survive: partner: a lost node, by a copy of each rank's file on "

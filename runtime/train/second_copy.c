@@ -15,11 +15,21 @@ static bool far_enough(const struct stand *stand, int rank, int partner, int twi
     return stand[twin].node != stand[rank].node;
 }
 
-static bool has_replica(const struct stand *stand, int world, int parts, int rank, int partner)
+/* That many nodes at once may be lost as with a partner: it is a replica's node anyway, or two
+ * others hold what the rank holds. */
+static bool has_replicas(const struct stand *stand, int world, int parts, int rank, int partner)
 {
-    for (int twin = rank % parts; twin < world; twin += parts)
-        if (far_enough(stand, rank, partner, twin))
+    int first = -1; /* the node of one that is far enough */
+    for (int twin = rank % parts; twin < world; twin += parts) {
+        int node = stand[twin].node;
+        if (node == stand[partner].node)
             return true;
+        if (!far_enough(stand, rank, partner, twin))
+            continue;
+        if (first >= 0 && first != node)
+            return true;
+        first = node;
+    }
     return false;
 }
 
@@ -38,7 +48,7 @@ int second_copy_choose(const struct partner_seat *seats, int world, int parts, i
             stand[nodes[i].first + k] = (struct stand){i, nodes[i].leaf};
     partner_choose(seats, world, partner);
     for (int r = 0; r < world; r++)
-        if (partner[r] >= 0 && has_replica(stand, world, parts, r, partner[r]))
+        if (partner[r] >= 0 && has_replicas(stand, world, parts, r, partner[r]))
             partner[r] = -1;
     free(nodes);
     free(stand);

@@ -24,22 +24,28 @@ static void choice(void **state)
         {"ab", 1, 2, "1 0"},
         {"aabb", 1, 4, "2 3 0 1"},
         {"...", 1, 3, "1 2 0"},
-        /* replicas on different nodes */
+        /* one replica, on the partner's node */
         {"..", 1, 1, "-1 -1"},
         {"..", 2, 2, "-1 -1 -1 -1"},
-        {"....", 1, 2, "-1 -1 -1 -1"},
-        /* on one and the same node */
         {"..", 2, 1, "-1 -1 -1 -1"}, /* all four are: two of them elsewhere */
-        {"....", 2, 4, "-1 -1 -1 -1 -1 -1 -1 -1"},
+        {"aabb", 1, 2, "-1 -1 -1 -1"},
+        /* one replica, on another: two nodes at once may be its own and that one's */
+        {"....", 1, 2, "1 2 3 0"},
+        {"....", 2, 4, "2 3 4 5 6 7 0 1"},
+        {"aaaa", 1, 2, "1 2 3 0"},
+        {"aaab", 1, 2, "3 0 1 2"},
+        /* two replicas on two other nodes */
+        {"......", 1, 2, "-1 -1 -1 -1 -1 -1"},
+        {"aaaaaa", 1, 2, "-1 -1 -1 -1 -1 -1"},
+        /* on two other nodes, but only one under another switch */
+        {"aaabbb", 1, 2, "3 -1 5 0 -1 2"},
+        /* on one and the same node */
         {"..", 4, 8, "4 5 6 7 0 1 2 3"},
         {".", 4, 2, "-1 -1 -1 -1"}, /* one node: nobody else is there */
-        /* under different switches, or the same where there might be another */
-        {"aabb", 1, 2, "-1 -1 -1 -1"},
+        {"...", 3, 9, "3 4 5 6 7 8 0 1 2"},
+        /* under the own switch, where a partner is not */
         {"abab", 1, 2, "1 0 3 2"},
         {"aabb", 1, 1, "-1 -1 -1 -1"},
-        /* where a partner would be under the own switch, so may a replica */
-        {"aaaa", 1, 2, "-1 -1 -1 -1"},
-        {"aaab", 1, 2, "3 -1 -1 -1"}, /* only 0 could be safer */
         {"a", 1, 1, "-1"},
     };
     for (size_t c = 0; c < sizeof table / sizeof *table; c++) {

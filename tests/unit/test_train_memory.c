@@ -24,8 +24,9 @@
 
 enum { WORLD = 4, STEPS = 28, STOP = 5, FDS = WORLD * CKPT_MEMORY_SLOTS, PATH = 400 };
 
-/* Two replicas have each other's state; where nobody has a rank's, its partner keeps a copy. */
-enum layout { REPLICAS, PARTNERS, LAYOUTS };
+/* Every rank's state is on four nodes: its own, a replica's, and both partners'; on two: its own
+ * and its partner's; on four, as all are replicas, and nobody has a partner. */
+enum layout { REPLICAS, PARTNERS, ALIKE, LAYOUTS };
 
 struct rig {
     enum layout layout;
@@ -47,14 +48,14 @@ static void renew(struct rig *r, int rank)
 
 static struct rig_run run_of(const struct rig *r, uint32_t generation)
 {
-    struct rig_run run = {
-        .folder = r->folder,
-        .steps = STEPS,
-        .changes = {r->layout == REPLICAS ? "parallel.data=2" : "parallel.tensor=2",
-                    "parallel.pipeline=2"},
-        .generation = generation,
-        .node_ranks = 1,
-        .memory = r->fds};
+    static const char *const first[] = {"parallel.data=2", "parallel.tensor=2", "parallel.data=4"};
+    struct rig_run run = {.folder = r->folder,
+                          .steps = STEPS,
+                          .changes = {first[r->layout], r->layout == ALIKE ? "parallel.pipeline=1"
+                                                                           : "parallel.pipeline=2"},
+                          .generation = generation,
+                          .node_ranks = 1,
+                          .memory = r->fds};
     return run;
 }
 
@@ -156,7 +157,7 @@ static void everywhere(const struct rig *r, int rank,
                        void (*spoil)(const struct rig *r, int rank, int half, int64_t step))
 {
     spoil(r, rank, 0, r->last);
-    if (r->layout == PARTNERS)
+    if (r->layout != ALIKE)
         spoil(r, next_node(rank), 1, r->last);
 }
 
@@ -185,15 +186,19 @@ static void each_node_is_lost(void **state)
     }
 }
 
-/* Two nodes that keep nothing for each other. */
+/* Two nodes at once, and a third has what was on them. */
 static void two_nodes_are_lost(void **state)
 {
     (void)state;
-    for (int layout = 0; layout < LAYOUTS; layout++) {
+    static const struct {
+        enum layout layout;
+        int other; /* beside 1 */
+    } cases[] = {{REPLICAS, 2}, {REPLICAS, 3}, {PARTNERS, 3}, {ALIKE, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct rig r;
-        begin(&r, layout, 0);
+        begin(&r, cases[i].layout, 0);
         renew(&r, 1);
-        renew(&r, layout == REPLICAS ? 2 : 3);
+        renew(&r, cases[i].other);
         go_on(&r, 2, 0, r.last);
         end(&r);
     }
@@ -202,20 +207,25 @@ static void two_nodes_are_lost(void **state)
 static void a_pair_is_lost(void **state)
 {
     (void)state;
+    struct rig r;
+    begin(&r, PARTNERS, 3); /* the stop has made a checkpoint, too: of the same step */
+    renew(&r, 1);
+    renew(&r, next_node(1));
+    go_on(&r, 2, 3, r.last);
+    end(&r);
+    begin(&r, PARTNERS, 0);
+    renew(&r, 1);
+    renew(&r, next_node(1));
+    go_on(&r, 2, 0, 0);
+    end(&r);
+}
+
+static void all_nodes_are_lost(void **state)
+{
+    (void)state;
     for (int layout = 0; layout < LAYOUTS; layout++) {
-        int other = layout == REPLICAS ? 3 : next_node(1);
         struct rig r;
-        begin(&r, layout, 3); /* the stop has made a checkpoint, too: of the same step */
-        renew(&r, 1);
-        renew(&r, other);
-        go_on(&r, 2, 3, r.last);
-        end(&r);
         begin(&r, layout, 0);
-        renew(&r, 1);
-        renew(&r, other);
-        go_on(&r, 2, 0, 0);
-        end(&r);
-        begin(&r, layout, 0); /* nothing is left anywhere */
         for (int rank = 0; rank < WORLD; rank++)
             renew(&r, rank);
         go_on(&r, 2, 0, 0);
@@ -223,7 +233,7 @@ static void a_pair_is_lost(void **state)
     }
 }
 
-/* One's own is spoiled: the replica, or the partner, has it; then everybody's: one step back. */
+/* One's own is spoiled: somebody else has it; then everybody's: one step back. */
 static void spoiled(void (*spoil)(const struct rig *r, int rank, int half, int64_t step))
 {
     for (int layout = 0; layout < LAYOUTS; layout++) {
@@ -233,7 +243,7 @@ static void spoiled(void (*spoil)(const struct rig *r, int rank, int half, int64
         go_on(&r, 2, 0, r.last);
         end(&r);
         begin(&r, layout, 0);
-        for (int rank = 0; rank < WORLD; rank += 2)
+        for (int rank = 0; rank < WORLD; rank += layout == ALIKE ? 1 : 2)
             everywhere(&r, rank, spoil);
         go_on(&r, 2, 0, r.last - 1);
         end(&r);
@@ -252,8 +262,8 @@ static void a_damaged_slot(void **state)
     spoiled(flip);
 }
 
-/* Who has a replica on another node sends no copies: there is not even memory for them. Where
- * replicas may go for good they are sent all the same, and each rank's state is in more places. */
+/* Who has replicas on enough other nodes sends no copies: there is not even memory for them. Where
+ * replicas may go for good they are sent all the same. */
 static void copies_where_nobody_else_has_it(void **state)
 {
     (void)state;
@@ -262,8 +272,9 @@ static void copies_where_nobody_else_has_it(void **state)
         const char *change;
         bool copies;
     } cases[] = {
-        {REPLICAS, NULL, false},
-        {REPLICAS, "resilience.shrink=true", true},
+        {ALIKE, NULL, false},
+        {ALIKE, "resilience.shrink=true", true},
+        {REPLICAS, NULL, true},
         {PARTNERS, NULL, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -515,6 +526,7 @@ int main(void)
         cmocka_unit_test(each_node_is_lost),
         cmocka_unit_test(two_nodes_are_lost),
         cmocka_unit_test(a_pair_is_lost),
+        cmocka_unit_test(all_nodes_are_lost),
         cmocka_unit_test(a_half_filled_slot),
         cmocka_unit_test(a_damaged_slot),
         cmocka_unit_test(fewer_replicas),
