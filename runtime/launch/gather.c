@@ -154,13 +154,28 @@ static void ask_for_missing(struct run *run, int64_t now)
     run->asked_at = now;
 }
 
+/* Nodes may be lost while others have yet to come: too few are left then, whoever comes. */
+static void find_too_few(struct run *run, int64_t now)
+{
+    char text[256] = "";
+    if (may_become_enough(run, 0))
+        return;
+    for (int i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i].state == RUN_NODE_LOST)
+            snprintf(text, sizeof text, "node %.64s is lost (no ranks yet): %s",
+                     run->nodes[i].info.node, run->nodes[i].why);
+    run->machine = 1;
+    run_end_because(run, RUN_CAUSE_NODE, 1, text, now);
+}
+
 void gather_tick(struct run *run, int64_t now)
 {
     char text[256];
     if (run->phase != RUN_GATHERING || run->cause)
         return;
     ask_for_missing(run, now);
-    if (!run->n_nodes)
+    find_too_few(run, now);
+    if (!run->n_nodes || run->cause)
         return;
     if (!enough_for_all(run))
         run->full_at = -1;

@@ -50,9 +50,13 @@ nodes_of() { # START
     sed -n "$1s/.* on //p" "$dir/starts"
 }
 
-# The second launch goes on, and the job ends when it is told to.
-ends() {
-    wait_for 60 goes_on 2 1 || show
+epoch_now() {
+    sed -n 's/.*"epoch": *\([0-9]*\).*/\1/p' "$dir/r/run.json"
+}
+
+# A launch after that one goes on, and the job ends when it is told to.
+ends() { # EPOCH
+    wait_for 60 goes_on $(($1 + 1)) 1 || show
     stop_training
     wait_for 60 gone "$job" || show
     expect "exit code of the last srun" "$(tail -n 1 "$dir/codes")" "code 0" || show
@@ -61,12 +65,13 @@ ends() {
 @test "more nodes lost than spares: the job is requeued without them, and no bit changes" {
     submit 3 1 --gtrain-restore=none
     wait_for 20 at_step 5
-    local first second lost
+    local first second lost epoch
+    epoch=$(epoch_now)
     first=$(nodes_of 1)
     lost=${first#* }
     "$cluster" kill "${lost% *}" "${lost#* }" >/dev/null
     wait_for 40 started 2 || show
-    ends
+    ends "$epoch"
     second=$(nodes_of 2)
     expect "lost nodes ($lost) in the second start ($second)" \
         "$(tr ' ' '\n' <<<"$second" | grep -cxF "${lost// /$'\n'}")" 0 || show
@@ -107,7 +112,8 @@ ends() {
 @test "the batch host dies: an agent that is left requeues the job" {
     submit 3 1
     wait_for 20 at_step 5
-    local host
+    local host epoch
+    epoch=$(epoch_now)
     host=$(nodes_of 1 | cut -d' ' -f1)
     "$cluster" kill "$host" >/dev/null
     requeued() {
@@ -117,7 +123,7 @@ ends() {
     # Slurm waits for the host to confirm the job's end; it would give up after SlurmdTimeout.
     "$cluster" up >/dev/null
     wait_for 40 started 2 || show
-    ends
+    ends "$epoch"
     fails grep -qw "$host" <<<"$(nodes_of 2)"
     same_losses "$dir/r"
     expect "requeues that are counted" "$(sed -n 's/.*"requeues": *\([0-9]*\).*/\1/p' "$dir/r/state.json")" 1

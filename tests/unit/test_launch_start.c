@@ -118,6 +118,26 @@ static void lost_at_the_start(void **state)
     run_close(&run);
 }
 
+/* Lost before the last has come: then too few are left, and nobody waits for more. */
+static void lost_before_all_came(void **state)
+{
+    (void)state;
+    struct run run;
+    struct err err;
+    struct run_config c = rig_config(3, 1, 2);
+    struct message_register a = rig_node(0, 1), b = rig_node(1, 1);
+    assert_int_equal(run_open(&run, &c, 0, &err), 0);
+    assert_int_equal(run_register(&run, &a, 0, &err), 0);
+    run_closed(&run, 0, 5);
+    run_tick(&run, 5);
+    assert_int_equal(run.cause, RUN_CAUSE_NONE); /* two may still come */
+    assert_int_equal(run_register(&run, &b, 10, &err), 1);
+    run_closed(&run, 1, 15);
+    run_tick(&run, 15);
+    assert_int_equal(run.machine, 1);
+    rig_ends_with(&run, 15, 1, "node n1 is lost (no ranks yet): its agent is gone");
+}
+
 /* Registers node i, or is refused. */
 static void comes(struct run *run, int i, int64_t now)
 {
@@ -326,10 +346,15 @@ static void late_ones_are_spares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strange_registrations),          cmocka_unit_test(nodes_that_never_come),
-        cmocka_unit_test(fewer_replicas_from_the_start),  cmocka_unit_test(lost_at_the_start),
-        cmocka_unit_test(spares_have_their_time),         cmocka_unit_test(never_with_too_few),
-        cmocka_unit_test(absent_ones_are_not_waited_for), cmocka_unit_test(who_is_asked_for),
+        cmocka_unit_test(strange_registrations),
+        cmocka_unit_test(nodes_that_never_come),
+        cmocka_unit_test(fewer_replicas_from_the_start),
+        cmocka_unit_test(lost_at_the_start),
+        cmocka_unit_test(lost_before_all_came),
+        cmocka_unit_test(spares_have_their_time),
+        cmocka_unit_test(never_with_too_few),
+        cmocka_unit_test(absent_ones_are_not_waited_for),
+        cmocka_unit_test(who_is_asked_for),
         cmocka_unit_test(late_ones_are_spares),
     };
     return cmocka_run_group_tests_name("launch start", tests, NULL, NULL);
