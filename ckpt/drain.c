@@ -106,20 +106,112 @@ static void commit(struct ckpt_drain *d)
     }
 }
 
+/* ---- the folder ---- */
+
+/* What is committed there will be dropped in exchange, where something is dropped at all. What is
+ * not goes after the next commit only: that one must fit beside it. */
+static int check_space(const struct ckpt_drain *d, const struct commits *commits,
+                       const struct folder_list *list, struct err *err)
+{
+    struct statvfs fs;
+    int count = d->keep + 1;
+    int64_t total_bytes = d->total_bytes;
+    if (fstatvfs(d->dirfd, &fs))
+        return err_set_errno(err, errno, "shared folder %s: its free space", d->to);
+    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    double needed = (double)count * (double)total_bytes;
+    for (int i = 0; i < list->n && d->keep; i++)
+        if (list->entries[i].name.kind == NAME_FILE &&
+            commits_has(commits, &list->entries[i].name.key))
+            free_bytes += (double)list->entries[i].bytes;
+    if (free_bytes >= needed)
+        return 0;
+    char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
+    return err_set(err,
+                   "shared folder %s: %d checkpoints of %s (one more than are kept) need %s, %s "
+                   "are free, %s too few: choose another folder or a lower shared_keep",
+                   d->to, count, number_size((double)total_bytes, one), number_size(needed, all),
+                   number_size(free_bytes, has), number_size(needed - free_bytes, lacks));
+}
+
+/* Not at the first commit, but now. */
+static int check_log(const struct ckpt_drain *d, struct err *err)
+{
+    char log[CKPT_NAME_ROOM];
+    log_name(d, log);
+    return log_check(d->dirfd, log, d->hook, err) ? err_prefix(err, "shared folder %s", d->to) : 0;
+}
+
+/* The folder, in use; it is not made: where a file system went away that would be below its place.
+ */
+static int open_there(const struct ckpt_drain *d, struct err *err)
+{
+    struct stat st;
+    int fd;
+    if (folder_open_read(d->to, &fd, err))
+        return err_prefix(err, "shared");
+    if (fd < 0)
+        return err_set(err, "shared folder %s is not there (is the file system mounted?)", d->to);
+    int rv = fstat(fd, &st) ? err_set_errno(err, errno, "shared folder %s", d->to) : 0;
+    if (!rv && st.st_uid != geteuid())
+        rv = err_set(err, "shared folder %s belongs to user %u, not to %u who runs this", d->to,
+                     st.st_uid, geteuid());
+    if (!rv)
+        rv = folder_use(fd, d->to, err);
+    if (!rv)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* commits: as the log there has them, for the leader. */
+static int read_folder(struct ckpt_drain *d, struct commits *commits, struct err *err)
+{
+    struct folder_list list;
+    if (!d->leader)
+        return 0;
+    if (folder_list(d->dirfd, d->run, &list, err))
+        return err_prefix(err, "shared folder %s", d->to);
+    struct err later; /* what cannot be dropped now is tried again behind each commit */
+    drop_superseded(d, NULL, &list, &later);
+    int rv = check_log(d, err) || commits_read(commits, d->dirfd, d->to, d->run, &list, err) ||
+                     check_space(d, commits, &list, err)
+                 ? -1
+                 : 0;
+    folder_list_free(&list);
+    return rv;
+}
+
+/* Before the first copy. */
+static int prepare_folder(struct ckpt_drain *d, struct err *err)
+{
+    struct commits read = {.tight = true}; /* the next copy comes late, and space here is dear */
+    d->dirfd = open_there(d, err);
+    if (d->dirfd < 0)
+        return -1;
+    if (read_folder(d, &read, err)) {
+        commits_free(&read);
+        close(d->dirfd);
+        d->dirfd = -1;
+        return -1;
+    }
+    pthread_mutex_lock(&d->lock);
+    read.restored = d->commits.restored;
+    read.restored_from = d->commits.restored_from;
+    commits_free(&d->commits);
+    d->commits = read;
+    pthread_mutex_unlock(&d->lock);
+    return 0;
+}
+
 /* A file system that went away and came back has no use for what was opened there before. Where the
- * folder is not to be had, the copy will say why; it is not made: that would be below the place
- * where the file system is missing. Only the thread uses dirfd. */
+ * folder is not to be had, the copy will say why. Only the thread uses dirfd. */
 static void open_again(struct ckpt_drain *d)
 {
     struct err err;
-    struct stat st;
-    int fd;
-    if (folder_open_read(d->to, &fd, &err) || fd < 0)
+    int fd = open_there(d, &err);
+    if (fd < 0)
         return;
-    if (fstat(fd, &st) || st.st_uid != geteuid() || folder_use(fd, d->to, &err)) {
-        close(fd);
-        return;
-    }
     close(d->dirfd);
     d->dirfd = fd;
 }
@@ -130,9 +222,11 @@ static void copy(struct ckpt_drain *d)
     struct err err;
     bool again = d->troubled;
     pthread_mutex_unlock(&d->lock);
-    if (again)
+    if (again && !d->unready)
         open_again(d);
-    int rv = drain_copy(d, &job, &err);
+    if (d->unready) /* nothing was committed here so far: that takes a copy of every rank */
+        d->unready = prepare_folder(d, &err);
+    int rv = d->unready ? -1 : drain_copy(d, &job, &err);
     pthread_mutex_lock(&d->lock);
     d->state = rv ? CKPT_DRAIN_FAILED : CKPT_DRAIN_DONE;
     d->troubled = rv;
@@ -221,63 +315,9 @@ static int copy_options(struct ckpt_drain *d, const struct ckpt_drain_options *o
     d->generation = o->generation;
     d->keep = o->keep;
     d->bytes_per_s = o->bytes_per_s;
+    d->total_bytes = o->total_bytes;
     d->leader = o->leader;
     return 0;
-}
-
-/* What is committed there will be dropped in exchange, where something is dropped at all. What is
- * not goes after the next commit only: that one must fit beside it. */
-static int check_space(const struct ckpt_drain *d, int64_t total_bytes,
-                       const struct folder_list *list, struct err *err)
-{
-    struct statvfs fs;
-    int count = d->keep + 1;
-    if (fstatvfs(d->dirfd, &fs))
-        return err_set_errno(err, errno, "shared folder %s: its free space", d->to);
-    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
-    double needed = (double)count * (double)total_bytes;
-    for (int i = 0; i < list->n && d->keep; i++)
-        if (list->entries[i].name.kind == NAME_FILE &&
-            commits_has(&d->commits, &list->entries[i].name.key))
-            free_bytes += (double)list->entries[i].bytes;
-    if (free_bytes >= needed)
-        return 0;
-    char all[NUMBER_BYTES], one[NUMBER_BYTES], has[NUMBER_BYTES], lacks[NUMBER_BYTES];
-    return err_set(err,
-                   "shared folder %s: %d checkpoints of %s (one more than are kept) need %s, %s "
-                   "are free, %s too few: choose another folder or a lower shared_keep",
-                   d->to, count, number_size((double)total_bytes, one), number_size(needed, all),
-                   number_size(free_bytes, has), number_size(needed - free_bytes, lacks));
-}
-
-/* Not at the first commit, but now. */
-static int check_log(const struct ckpt_drain *d, struct err *err)
-{
-    char log[CKPT_NAME_ROOM];
-    log_name(d, log);
-    return log_check(d->dirfd, log, d->hook, err) ? err_prefix(err, "shared folder %s", d->to) : 0;
-}
-
-static int prepare_folder(struct ckpt_drain *d, int64_t total_bytes, struct err *err)
-{
-    struct folder_list list;
-    d->dirfd = folder_open_own(d->to, d->hook, err);
-    if (d->dirfd < 0)
-        return err_prefix(err, "shared");
-    if (folder_use(d->dirfd, d->to, err))
-        return -1;
-    if (!d->leader)
-        return 0;
-    if (folder_list(d->dirfd, d->run, &list, err))
-        return err_prefix(err, "shared folder %s", d->to);
-    struct err later; /* what cannot be dropped now is tried again behind each commit */
-    drop_superseded(d, NULL, &list, &later);
-    int rv = check_log(d, err) || commits_read(&d->commits, d->dirfd, d->to, d->run, &list, err) ||
-                     check_space(d, total_bytes, &list, err)
-                 ? -1
-                 : 0;
-    folder_list_free(&list);
-    return rv;
 }
 
 static int start_thread(struct ckpt_drain *d, struct err *err)
@@ -328,10 +368,13 @@ int ckpt_drain_open_hooked(struct ckpt_drain **out, const struct ckpt_drain_opti
     d->hook = hook;
     d->dirfd = -1;
     d->committed = -1;
-    d->commits.tight = true; /* the next copy comes late, and space here is dear */
     init_lock(d);
-    if (copy_options(d, options, err) || prepare_folder(d, options->total_bytes, err) ||
-        start_thread(d, err)) {
+    int rv = copy_options(d, options, err);
+    if (!rv) {
+        d->unready = options->later; /* no call there but the thread's */
+        rv = (!d->unready && prepare_folder(d, err)) || start_thread(d, err) ? -1 : 0;
+    }
+    if (rv) {
         drain_free(d);
         return -1;
     }

@@ -48,11 +48,13 @@ struct ckpt_drain_options {
     int keep;                   /* checkpoints kept there; 0: all */
     int64_t bytes_per_s;        /* 0: unbounded */
     int64_t total_bytes;        /* leader: of one checkpoint of all ranks */
+    bool later;                 /* it was there: the thread opens it, and where that cannot be done
+                                   copies fail, with the reason, until it can */
     bool leader;                /* one rank of the run */
 };
 
-/* Checks the folder and (leader) its free space; the leader drops half-made copies of lower (epoch,
- * generation). */
+/* Checks the folder (unless `later`) and (leader) its free space; the leader drops half-made copies
+ * of lower (epoch, generation). */
 int ckpt_drain_open(struct ckpt_drain **out, const struct ckpt_drain_options *options,
                     struct err *err);
 

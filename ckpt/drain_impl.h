@@ -24,7 +24,7 @@ struct ckpt_drain {
     char run[CKPT_RUN_MAX + 1];
     int rank, world, keep;
     uint32_t epoch, generation;
-    int64_t bytes_per_s;
+    int64_t bytes_per_s, total_bytes;
     bool leader;
     const struct ckpt_hook *hook;
     int dirfd;
@@ -47,7 +47,9 @@ struct ckpt_drain {
     bool commit_failed, troubled; /* the last thing tried there failed */
     struct err commit_failure;
 
-    char left[CKPT_NAME_ROOM]; /* the thread's: half a copy that could not be dropped, "": none */
+    /* The thread's, once it runs. */
+    bool unready;              /* the folder is still to be prepared: dirfd is -1 */
+    char left[CKPT_NAME_ROOM]; /* half a copy that could not be dropped, "": none */
 
     atomic_bool cancel;
     _Atomic int64_t copied; /* bytes of job */

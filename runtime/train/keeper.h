@@ -51,6 +51,7 @@ struct keeper_shared {
     char *record;             /* newest of those; owned */
     bool common;              /* keeper_drain_flush failed with the same text on all ranks */
     char trouble[128];        /* why copies fail, as it was told; "": they do not */
+    struct err unread;        /* rank 0: why nobody knows what lies there; "": it is known */
 };
 
 struct keeper {
@@ -263,6 +264,9 @@ int keeper_mark(struct keeper *keeper, const struct ckpt_mark *marks, int n, boo
 /* Rank 0 makes the shared folder (keeper_open); the others see it (keeper_restore). */
 int keeper_drain_make(struct keeper *keeper, struct err *err);
 int keeper_drain_see(struct keeper *keeper, struct err *err);
+/* What lies there, as ckpt_scan, for rank 0; "" for the others, and where a later generation cannot
+ * look: then shared.unread says why. malloc'ed; NULL with err. */
+char *keeper_drain_scan(struct keeper *keeper, struct err *err);
 int64_t keeper_drain_bytes(const struct keeper *keeper); /* of this rank's file, about */
 int keeper_drain_open(struct keeper *keeper, struct err *err);
 /* All ranks, after a commit; takes the record over. */

@@ -9,15 +9,24 @@
 #include "base/clock.h"
 #include "drain.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     SEE_MS = 90000,   /* a node sees what another made: attribute caches hold for a minute */
     ROUND_MS = 500,   /* between two questions to all ranks while all wait for the last copy */
     PAD_BYTES = 8192, /* of a tensor in a file: alignment, its part of the header */
 };
+
+/* In a later generation the folder is one that the run has used. That it is away then is no reason
+ * to end, where the nodes have their own: copies fail until it is back (drain.h). */
+static bool used_before(const struct keeper *keeper)
+{
+    return keeper->identity->generation > 1 && keeper->shared.dir[0];
+}
 
 int keeper_drain_make(struct keeper *keeper, struct err *err)
 {
@@ -29,15 +38,32 @@ int keeper_drain_make(struct keeper *keeper, struct err *err)
                        "checkpoint.shared: a node is called '%s', which is what records call "
                        "the shared folder: give the node another name",
                        CKPT_SHARED_NODE);
-    return identity->rank == 0 ? ckpt_shared_make(keeper->shared.root, identity->run_id, err) : 0;
+    return identity->rank == 0 && !used_before(keeper)
+               ? ckpt_shared_make(keeper->shared.root, identity->run_id, err)
+               : 0;
 }
 
 int keeper_drain_see(struct keeper *keeper, struct err *err)
 {
     const char *dir = keeper->shared.dir[0] ? keeper->shared.dir : keeper->dir;
-    if (!keeper->shared.root[0])
+    if (!keeper->shared.root[0] || used_before(keeper))
         return 0;
     return ckpt_shared_see(dir, clock_ms() + SEE_MS, err);
+}
+
+char *keeper_drain_scan(struct keeper *keeper, struct err *err)
+{
+    const struct keeper_wish *w = &keeper->wish;
+    if (w->nothing || !w->shared[0] || keeper->identity->rank != 0)
+        return strdup("");
+    char *text = ckpt_scan(w->shared, CKPT_SHARED_NODE, w->run_id, err);
+    if (!used_before(keeper) || (text && !access(w->shared, F_OK)))
+        return text;
+    if (text)
+        err_set_errno(err, errno, "%s", w->shared);
+    free(text);
+    keeper->shared.unread = *err;
+    return strdup("");
 }
 
 int64_t keeper_drain_bytes(const struct keeper *keeper)
@@ -65,6 +91,7 @@ int keeper_drain_open(struct keeper *keeper, struct err *err)
         .bytes_per_s = c->shared_bytes_per_s,
         .total_bytes = keeper->shared.total_bytes,
         .leader = identity->rank == 0,
+        .later = used_before(keeper),
     };
     return ckpt_drain_open(&keeper->shared.drain, &options, err);
 }

@@ -23,9 +23,7 @@ int keeper_scan(struct keeper *keeper, struct err *err)
                           : strdup("");
     if (!keeper->scanned)
         return -1;
-    keeper->scanned_shared = !w->nothing && w->shared[0] && identity->rank == 0
-                                 ? ckpt_scan(w->shared, CKPT_SHARED_NODE, w->run_id, err)
-                                 : strdup("");
+    keeper->scanned_shared = keeper_drain_scan(keeper, err);
     return keeper->scanned_shared ? 0 : -1;
 }
 

@@ -225,6 +225,22 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
     }
 }
 
+/* In a later generation nothing may be found where nothing was committed yet, but not where the
+ * folder that may have it cannot be read. */
+static enum train_end check_unread(struct loop *l, struct err *err)
+{
+    const struct keeper_shared *s = &l->keeper.shared;
+    enum train_end mine = TRAIN_DONE;
+    if (*s->unread.text) {
+        mine = TRAIN_FAILED;
+        err_set(err,
+                "restore: no node has a state to go on from, and checkpoint.shared cannot be "
+                "read: %s",
+                s->unread.text);
+    }
+    return loop_agree(l, mine, err);
+}
+
 /* A run that has had checkpoints does not start afresh unasked, though no trace of one is found:
  * the folder is not mounted, or moved, or the plan names another. */
 static enum train_end check_lost(struct loop *l, const struct keeper_start *start, struct err *err)
@@ -232,9 +248,10 @@ static enum train_end check_lost(struct loop *l, const struct keeper_start *star
     const struct train_identity *id = &l->options->identity;
     const struct plan_checkpoint *c = &l->options->plan->checkpoint;
     enum train_end mine = TRAIN_DONE;
-    if (start->restored || l->keeper.wish.nothing || id->generation > 1 ||
-        (!c->local && !c->shared))
+    if (start->restored || l->keeper.wish.nothing || (!c->local && !c->shared))
         return TRAIN_DONE;
+    if (id->generation > 1)
+        return check_unread(l, err);
     int64_t step = l->metrics ? metrics_committed(l->metrics) : -1;
     if (step >= 0) {
         mine = TRAIN_REFUSED;

@@ -105,6 +105,10 @@ notes() { # TEXT
     mounts kill
     wait_for 20 grep -q '"kind":"note".*Transport endpoint is not connected' "$dir/events.jsonl" || show
     goes_on_locally
+    # Nor does a generation need it that begins then.
+    kill -KILL "$(worker_of 0)"
+    wait_for 20 goes_on 1 3 || show
+    goes_on_locally
     before=$(copies)
     mounts umount
     mounts mount

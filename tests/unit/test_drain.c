@@ -230,6 +230,43 @@ static void test_trouble(void **unused)
     close_scene(&s);
 }
 
+/* A folder that was there before and is not now fails copies, not the opening; once it is back,
+ * retention counts what earlier writers have committed. */
+static void test_later(void **unused)
+{
+    (void)unused;
+    struct err err;
+    struct scene s;
+    struct ckpt_drain *d;
+    char away[512];
+    open_scene(&s);
+    s.options.keep = 3;
+    ok(ckpt_drain_open(&d, &s.options, &err));
+    for (int64_t step = 1; step <= 2; step++) {
+        commit(&s, step);
+        copy_well(&s, d);
+    }
+    ckpt_drain_close(d);
+    snprintf(away, sizeof away, "%s/away", s.root);
+    assert_int_equal(rename(s.above, away), 0);
+    refused(ckpt_drain_open(&d, &s.options, &err), "above/run-1");
+    s.options.later = true;
+    ok(ckpt_drain_open(&d, &s.options, &err));
+    commit(&s, 3);
+    copy_badly(&s, d, "above/run-1");
+    ckpt_drain_abandon(d);
+    assert_int_equal(access(s.above, F_OK), -1);
+    assert_int_equal(rename(away, s.above), 0);
+    for (int64_t step = 4; step <= 5; step++) {
+        commit(&s, step);
+        copy_well(&s, d);
+        assert_int_equal(has_step(s.shared, 1), step == 4);
+        assert_true(has_step(s.shared, 2) && has_step(s.shared, (int)step));
+    }
+    ckpt_drain_close(d);
+    close_scene(&s);
+}
+
 /* keep 1, 2 and 0; what is foreign or of a later writer stays. */
 static void test_retention(void **unused)
 {
@@ -320,10 +357,10 @@ static void test_refusals(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pace_and_hold), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_abandon),       cmocka_unit_test(test_trouble),
-        cmocka_unit_test(test_retention),     cmocka_unit_test(test_damaged_source),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_pace_and_hold),  cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_abandon),        cmocka_unit_test(test_trouble),
+        cmocka_unit_test(test_later),          cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_damaged_source), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("drain", tests, NULL, NULL);
 }

@@ -332,6 +332,40 @@ static void nothing_left_is_refused(void **state)
     assert_int_equal(r.first, 1);
 }
 
+/* A later generation does without the folder if the nodes have their own, and does not start afresh
+ * if they have not; the last checkpoint is nowhere but with them then, and that is said. */
+static void away_when_it_is_needed_or_not(void **state)
+{
+    (void)state;
+    struct rig_result whole, r;
+    struct rig_run run = run_of(1);
+    char above[400], away[400];
+    undisturbed(&whole);
+    int64_t step = stopped_at(&run);
+    snprintf(above, sizeof above, "%s/shared", folder);
+    snprintf(away, sizeof away, "%s/away", folder);
+    assert_int_equal(rename(above, away), 0);
+    run.generation = 2;
+    rig_train(&run, &r);
+    assert_int_equal(r.first, step + 1);
+    same_bits(&r, &whole);
+    assert_int_not_equal(r.end, TRAIN_DONE);
+    assert_non_null(strstr(r.err.text, "could not be copied to checkpoint.shared"));
+    assert_int_equal(access(above, F_OK), -1);
+
+    lose(local);
+    run.generation = 3;
+    rig_train(&run, &r);
+    assert_int_equal(r.end, TRAIN_FAILED);
+    assert_int_equal(r.n, 0);
+    assert_non_null(strstr(r.err.text, "checkpoint.shared cannot be read"));
+
+    assert_int_equal(rename(away, above), 0);
+    run.generation = 4;
+    goes_on(&run, step, &whole);
+    assert_int_equal(newest(shared, -1, 0, NULL, 0), STEPS);
+}
+
 /* Without a local folder checkpoints are written to the shared one at once. */
 static void shared_alone(void **state)
 {
@@ -410,6 +444,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damaged_copy_falls_back, make, clear),
         cmocka_unit_test_setup_teardown(torn_log_falls_back, make, clear),
         cmocka_unit_test_setup_teardown(nothing_left_is_refused, make, clear),
+        cmocka_unit_test_setup_teardown(away_when_it_is_needed_or_not, make, clear),
         cmocka_unit_test_setup_teardown(shared_alone, make, clear),
         cmocka_unit_test_setup_teardown(folders, make, clear),
         cmocka_unit_test_setup_teardown(bad_folders_are_named, make, clear),
