@@ -20,9 +20,10 @@
 
 #include "base/clock.h"
 
-/* An orderly close waits so long for its last messages to leave; the barrier before it has seen to
- * it that the peers are there. */
-#define CLOSE_MS 5000
+/* An orderly close waits so long for its last messages to arrive, or as long as any message may
+ * take if that is less: a peer on a machine with too much to do may not come to them for seconds,
+ * and what it has not got when this process ends may be lost. */
+#define CLOSE_MS 30000
 
 /* A close after a failure only frees. */
 #define FORCED_CLOSE_MS 200
@@ -253,7 +254,8 @@ static void ucx_close(struct comm *base)
     struct ucx_comm *c = (struct ucx_comm *)base;
     ucx_thread_stop(c);
     bool orderly = !atomic_load(&base->failed) && !c->requests;
-    int64_t deadline_ms = clock_ms() + (orderly ? CLOSE_MS : FORCED_CLOSE_MS);
+    int64_t patience_ms = base->timeout_ms < CLOSE_MS ? base->timeout_ms : CLOSE_MS;
+    int64_t deadline_ms = clock_ms() + (orderly ? patience_ms : FORCED_CLOSE_MS);
     bool leave = false;
     if (c->peers) {
         ucx_cancel_requests(c);
