@@ -42,23 +42,48 @@ struct request {
     const char *dir;
     int keep; /* -1: the default */
     bool dry_run, locked;
-    int parts; /* halves of folders: found, and gone or to go */
+    int parts;   /* halves of folders: found, and gone or to go */
+    bool whole;  /* dir itself is asked about, */
+    bool ended;  /* and it is such a half: there is nothing else to do, */
+    bool in_use; /* or may be, so that it stays */
 };
 
 /* ---- folders that were half made ---- */
+
+static bool holds_checkpoints(const char *path)
+{
+    struct place p;
+    struct err unused;
+    if (run_folder_is(path))
+        return true;
+    bool holds = !place_find(&p, path, &unused) && p.n_runs > 0;
+    place_free(&p);
+    return holds;
+}
 
 static void tell_part(void *arg, const char *path, enum new_folder_maker maker, int64_t bytes)
 {
     struct request *q = arg;
     char size[NUMBER_BYTES], shown[PATH_MAX];
+    bool holds = maker == NEW_FOLDER_UNKNOWN && holds_checkpoints(path);
+    if (holds && q->whole)
+        return; /* its name is all that is like a half */
     plan_shown(path, shown, sizeof shown);
     number_size((double)bytes, size);
     q->parts++;
+    q->ended = q->whole && maker != NEW_FOLDER_UNKNOWN;
+    q->in_use = q->ended && maker != NEW_FOLDER_DEAD;
     if (maker == NEW_FOLDER_DEAD)
         printf("%s %s (%s): half made by a process that is gone\n",
                q->dry_run ? "would drop" : "dropped", shown, size);
     else if (maker == NEW_FOLDER_ALIVE)
         printf("%s (%s): is being made, stays\n", shown, size);
+    else if (maker == NEW_FOLDER_AWAY)
+        printf("%s (%s): was begun on another host and may still be written to, stays; prune it on "
+               "that host\n",
+               shown, size);
+    else if (holds)
+        printf("%s (%s): has checkpoints and no maker's mark, stays\n", shown, size);
     else
         printf(
             "%s (%s): cannot be told from somebody else's, stays; if nobody writes there, remove "
@@ -66,22 +91,28 @@ static void tell_part(void *arg, const char *path, enum new_folder_maker maker, 
             shown, size);
 }
 
-/* NAME.part.PROCESS below dir, and beside it those of its own name; or dir itself, if it is one:
- * then that is all there is to do. */
-static int prune_parts(struct request *q, bool *all, struct err *err)
+/* dir itself, if it is a NAME.part.PROCESS that some maker has marked; else those below it, and
+ * beside it those of its own name. */
+static int prune_parts(struct request *q, struct err *err)
 {
     char *copies[2] = {strdup(q->dir), strdup(q->dir)};
     const char *name = copies[0] ? basename(copies[0]) : NULL;
     struct new_folder_prune p = {.dry_run = q->dry_run, .tell = tell_part, .arg = q};
     int rv = name && copies[1] ? 0 : err_set(err, "no memory");
-    *all = !rv && new_folder_is_part(name);
-    if (!rv) {
+    if (!rv)
         p.dir = dirname(copies[1]);
-        p.name = *all ? NULL : name;
-        p.whole = *all ? name : NULL;
+    if (!rv && new_folder_is_part(name)) {
+        p.whole = name;
+        q->whole = true;
+        rv = new_folder_prune(&p, err);
+        p.whole = NULL;
+        q->whole = false;
+    }
+    if (!rv && !q->ended) {
+        p.name = name;
         rv = new_folder_prune(&p, err);
     }
-    if (!rv && !*all) {
+    if (!rv && !q->ended) {
         p.dir = q->dir;
         p.name = NULL;
         rv = new_folder_prune(&p, err);
@@ -233,14 +264,13 @@ int cli_ckpt_prune(int argc, char **argv)
         return EXIT_USAGE;
     }
     q.dir = argv[optind];
-    bool all;
     struct err err;
-    if (!*q.dir || prune_parts(&q, &all, &err)) {
+    if (!*q.dir || prune_parts(&q, &err)) {
         cli_error("prune: %s", *q.dir ? err.text : "the name given is empty");
         return *q.dir ? EXIT_FAILED : EXIT_USAGE;
     }
-    if (q.parts && (all || access(q.dir, F_OK)))
-        return EXIT_OK;
+    if (q.ended || (q.parts && access(q.dir, F_OK)))
+        return q.in_use ? EXIT_FAILED : EXIT_OK;
     if (run_folder_is(q.dir))
         return prune_run_folder(&q);
     return prune_place(&q, q.dir, q.keep >= 0 ? q.keep : PRUNE_KEEP);

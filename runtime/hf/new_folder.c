@@ -21,6 +21,7 @@ enum {
     OPEN_FOLDERS = 8, /* that a walk holds open */
     DEPTH_MOST = 16,  /* of what is removed: a maker's is three deep */
     MARK_BYTES = 300,
+    HOST_BYTES = 201,
 };
 
 #define PART      ".part."
@@ -71,35 +72,46 @@ static int64_t walk(int fd, bool removes, int depth)
     return bytes;
 }
 
-static int64_t walk_folder(int at, const char *name, bool removes)
+/* lock: its mark's, or -1; closed before the folder goes, as NFS keeps a name for an open file. */
+static int64_t walk_folder(int at, const char *name, bool removes, int lock)
 {
     int64_t bytes = 0;
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd >= 0)
         bytes = walk(fd, removes, 0);
+    if (lock >= 0)
+        close(lock);
     if (removes)
         unlinkat(at, name, AT_REMOVEDIR);
     return bytes;
 }
 
-static void remove_folder(int at, const char *name)
+static void remove_folder(int at, const char *name, int lock)
 {
-    walk_folder(at, name, true);
+    walk_folder(at, name, true, lock);
 }
 
 /* ---- the mark ---- */
 
+/* "?": it has none. */
+static void own_host(char host[HOST_BYTES])
+{
+    if (gethostname(host, HOST_BYTES) || !*host)
+        strcpy(host, "?");
+    host[HOST_BYTES - 1] = 0;
+}
+
 /* Locked before it has its name. Where there are no locks there is no mark. */
 static int make_mark(struct new_folder *f, struct err *err)
 {
-    char host[256] = "?", text[MARK_BYTES];
+    char host[HOST_BYTES], text[MARK_BYTES];
     int dir = open(f->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     int fd = dir < 0
                  ? -1
                  : openat(dir, MARK_NEW, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     int rv = fd < 0 ? err_set_errno(err, errno, "%s/" MARK, f->temp) : 0;
-    gethostname(host, sizeof host - 1);
-    int n = snprintf(text, sizeof text, MARK_TEXT "%d on %.200s\n", (int)getpid(), host);
+    own_host(host);
+    int n = snprintf(text, sizeof text, MARK_TEXT "%d on %s\n", (int)getpid(), host);
     if (!rv && flock(fd, LOCK_EX | LOCK_NB)) {
         unlinkat(dir, MARK_NEW, 0);
         close(fd);
@@ -115,10 +127,20 @@ static int make_mark(struct new_folder *f, struct err *err)
     return rv;
 }
 
-enum judged { OTHERS, DEAD, ALIVE };
+/* Does the mark say that it was made on this host? */
+static bool is_local(const char *text)
+{
+    char host[HOST_BYTES];
+    const char *on = strstr(text, " on ");
+    own_host(host);
+    return on && strcmp(host, "?") && !strcmp(on + 4, host);
+}
+
+enum judged { OTHERS, AWAY, DEAD, ALIVE };
 
 /* Whose a folder is. DEAD: the mark's lock, *lock, is ours now. ALIVE: text is what its maker says
- * of itself. */
+ * of itself. AWAY: it is not locked, but was made on another host, and locks may be each host's
+ * own. */
 static enum judged judge(int folder, int *lock, char text[MARK_BYTES])
 {
     struct stat st;
@@ -134,7 +156,7 @@ static enum judged judge(int folder, int *lock, char text[MARK_BYTES])
     text[strcspn(text, "\n")] = 0;
     if (!strncmp(text, MARK_TEXT, strlen(MARK_TEXT))) {
         if (!flock(fd, LOCK_EX | LOCK_NB))
-            it = DEAD;
+            it = is_local(text) ? DEAD : AWAY;
         else if (errno == EWOULDBLOCK)
             it = ALIVE;
     }
@@ -180,10 +202,9 @@ static int look_at(struct new_folder *f, int at, const char *dir, const char *en
     if (it == ALIVE)
         return err_set(err, "%s is being %s, in %s/%s: wait for it, or name another folder",
                        f->path, text, dir, entry);
-    if (it == OTHERS)
+    if (it != DEAD)
         return tell_left(f, dir, entry, err);
-    remove_folder(at, entry);
-    close(lock);
+    remove_folder(at, entry, lock);
     return 0;
 }
 
@@ -233,17 +254,16 @@ static int prune_one(const struct new_folder_prune *p, int at, const char *entry
         return err_set(err, "no memory");
     }
     bool removes = it == DEAD && !p->dry_run;
-    int64_t bytes = walk_folder(at, entry, removes);
+    int64_t bytes = walk_folder(at, entry, removes, lock);
     if (removes && !fstatat(at, entry, &st, AT_SYMLINK_NOFOLLOW))
         rv = err_set(err, "%s cannot be removed", path);
     else
         p->tell(p->arg, path,
                 it == DEAD    ? NEW_FOLDER_DEAD
                 : it == ALIVE ? NEW_FOLDER_ALIVE
+                : it == AWAY  ? NEW_FOLDER_AWAY
                               : NEW_FOLDER_UNKNOWN,
                 bytes);
-    if (lock >= 0)
-        close(lock);
     free(path);
     return rv;
 }
@@ -314,8 +334,15 @@ static int make(struct new_folder *f, struct err *err)
         return err_set_errno(err, errno, "cannot make %s", f->temp);
     if (!make_mark(f, err))
         return 0;
-    remove_folder(AT_FDCWD, f->temp);
+    remove_folder(AT_FDCWD, f->temp, -1);
     return -1;
+}
+
+/* Nothing can be renamed to . or .. */
+static bool ends_in_dots(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
 int new_folder_begin(struct new_folder *f, const char *path, struct err *err)
@@ -328,7 +355,9 @@ int new_folder_begin(struct new_folder *f, const char *path, struct err *err)
         forget(f);
         return err_set(err, *path ? "no memory" : "which folder? Its name is empty");
     }
-    if (!make(f, err))
+    if (ends_in_dots(f->path))
+        err_set(err, "%s: a new folder cannot be called . or ..: name it by its own name", path);
+    else if (!make(f, err))
         return 0;
     forget(f);
     return -1;
@@ -376,13 +405,17 @@ static int give_name(const struct new_folder *f, struct err *err)
 }
 
 /* The mark goes last: what has none is nobody's to remove. */
-static int drop_mark(const struct new_folder *f, struct err *err)
+static int drop_mark(struct new_folder *f, struct err *err)
 {
     char path[PATH_MAX];
     if (f->lock < 0)
         return 0;
     snprintf(path, sizeof path, "%s/" MARK, f->temp);
-    return unlink(path) ? err_set_errno(err, errno, "%s", path) : sync_folder(f->temp, err);
+    if (unlink(path))
+        return err_set_errno(err, errno, "%s", path);
+    close(f->lock); /* NFS keeps a name for what is open */
+    f->lock = -1;
+    return sync_folder(f->temp, err);
 }
 
 int new_folder_commit(struct new_folder *f, struct err *err)
@@ -415,6 +448,7 @@ int new_folder_room(const struct new_folder *f, int64_t bytes, struct err *err)
 void new_folder_abort(struct new_folder *f)
 {
     if (f->temp)
-        remove_folder(AT_FDCWD, f->temp);
+        remove_folder(AT_FDCWD, f->temp, f->lock);
+    f->lock = -1;
     forget(f);
 }

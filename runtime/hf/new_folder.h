@@ -3,7 +3,8 @@
  * Until it is whole it stands beside its name, as NAME.part.PROCESS. In it lies a file,
  * .gtrain-part, that its maker keeps locked as long as it lives: so who makes a folder of that name
  * next can tell what a dead one has left, and removes it. The file gets its name only once it is
- * locked. What has no such file, or is another user's, or cannot be locked, is left alone and told.
+ * locked. What has no such file, or is another user's or another host's, or cannot be locked, is
+ * left alone and told.
  */
 #ifndef GTRAIN_HF_NEW_FOLDER_H
 #define GTRAIN_HF_NEW_FOLDER_H
@@ -40,6 +41,7 @@ void new_folder_abort(struct new_folder *f);
 enum new_folder_maker {
     NEW_FOLDER_DEAD,    /* removed, unless dry_run */
     NEW_FOLDER_ALIVE,   /* is being made */
+    NEW_FOLDER_AWAY,    /* made on another host, whose locks may not be seen here */
     NEW_FOLDER_UNKNOWN, /* it has no mark, or is another user's */
 };
 

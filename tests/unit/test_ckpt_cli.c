@@ -197,6 +197,47 @@ static void test_prune(void **unused)
     help_remove(dir);
 }
 
+/* A folder that is called like the half of another: only a maker's mark makes it one. */
+static void test_prune_part(void **unused)
+{
+    (void)unused;
+    char scratch[256], beside[300], dir[300], path[400], host[256] = "", text[300], out[16384];
+    help_scratch(scratch, NULL);
+    snprintf(beside, sizeof beside, "%s/out", scratch);
+    snprintf(dir, sizeof dir, "%s/out.part.7", scratch);
+    snprintf(path, sizeof path, "%s/.gtrain-part", dir);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    expect("prune", beside, 0, "if nobody writes there, remove it");
+    make_run(dir);
+    expect("prune", dir, 0, "2 committed checkpoints stay here whole");
+    expect("prune", beside, 0, "has checkpoints and no maker's mark, stays");
+    write_text(dir, "plan.yaml",
+               "model: {layers: 2, hidden: 32, ffn: 48, heads: 4, vocab: 256}\n"
+               "data: {format: text, train: data.txt}\n"
+               "training: {steps: 9, global_batch: 2, microbatch: 1, sequence: 8}\n"
+               "checkpoint: {shared: none, every: 3}\n");
+    write_text(dir, "run.json", "{\"run_id\": \"0123456789abcdef\", \"epoch\": 1}\n");
+    expect("prune", dir, 1, "the run's checkpoints are not on this machine");
+    assert_int_equal(run("prune", beside, out), 0);
+    assert_null(strstr(out, "remove it"));
+
+    write_text(dir, ".gtrain-part", "made by gtrain, process 7 on an.other.host\n");
+    expect("prune", dir, 1, "was begun on another host");
+    expect("prune", scratch, 0, "was begun on another host");
+    gethostname(host, sizeof host - 1);
+    snprintf(text, sizeof text, "made by gtrain, process 7 on %s\n", host);
+    write_text(dir, ".gtrain-part", text);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    expect("prune", dir, 1, "is being made, stays");
+    close(fd);
+    expect("prune --dry-run", dir, 0, "half made by a process that is gone");
+    assert_int_equal(access(path, F_OK), 0);
+    expect("prune", dir, 0, "half made by a process that is gone");
+    assert_int_equal(access(dir, F_OK), -1);
+    help_remove(scratch);
+}
+
 /* A mark on one node is seen, counts, and goes. */
 static void test_marked(void **unused)
 {
@@ -312,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_commands),   cmocka_unit_test(test_groups),
         cmocka_unit_test(test_run_folder), cmocka_unit_test(test_prune),
         cmocka_unit_test(test_marked),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_prune_part),
     };
     return cmocka_run_group_tests_name("ckpt cli", tests, NULL, NULL);
 }

@@ -158,6 +158,7 @@ static const struct {
     {"mkdir $p && echo precious > $p/file", true},
     {"mkdir $p && echo another > $p/.gtrain-part", true},
     {"mkdir $p && mkfifo $p/.gtrain-part", true},
+    {"mkdir $p && echo 'made by gtrain, process 1 on an.other.host' > $p/.gtrain-part", true},
     {"mkdir $p $d/far && echo 'made by gtrain, process 1 on x' > $d/far/mark && "
      "ln -s $d/far/mark $p/.gtrain-part",
      true},
@@ -214,6 +215,29 @@ static void names_that_look_alike(void **state)
     }
 }
 
+/* Names that nothing can be renamed to are refused before anything is made. */
+static void names_of_dots(void **state)
+{
+    static const char *const ends[] = {"/.", "/..", "/./", "/none/..", "/.//"};
+    struct new_folder f;
+    struct err err;
+    char name[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        snprintf(name, sizeof name, "%s%s", dir, ends[i]);
+        assert_int_equal(new_folder_begin(&f, name, &err), -1);
+        assert_non_null(strstr(err.text, "cannot be called . or .."));
+    }
+    assert_int_equal(new_folder_begin(&f, ".", &err), -1);
+    assert_int_equal(new_folder_begin(&f, "..", &err), -1);
+    assert_int_equal(rmdir(dir), 0); /* it is empty */
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(name, sizeof name, "%s/...", dir); /* a name as any other */
+    if (new_folder_begin(&f, name, &err))
+        fail_msg("%s", err.text);
+    new_folder_abort(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +245,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_dead_maker_is_cleared_away, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(others_are_left_alone, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(names_that_look_alike, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(names_of_dots, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("new folder", tests, NULL, NULL);
 }
