@@ -64,20 +64,33 @@ char *probe_compress(const struct nodes *nodes)
     return list;
 }
 
-/* Begin to connect. Returns the socket, or -1 if that cannot work. */
-static int knock(const node_info_t *node)
+/* Nobody else is to blame for these. */
+static bool ours(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ||
+           error == EADDRNOTAVAIL;
+}
+
+/* Begin to connect. Returns the socket, or -1 if that cannot work, and *good if it is this host's
+ * fault: who cannot be asked does not count as silent. */
+static int knock(const node_info_t *node, bool *good)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
     char port[16];
-    int fd;
+    int fd, rc;
 
     if ((node->node_state & NODE_STATE_BASE) == NODE_STATE_DOWN || !node->node_addr)
         return -1;
     snprintf(port, sizeof(port), "%u", node->port ? node->port : SLURMD_PORT);
-    if (getaddrinfo(node->node_addr, port, &hints, &found))
+    rc = getaddrinfo(node->node_addr, port, &hints, &found);
+    if (rc) {
+        *good = rc != EAI_NONAME;
         return -1;
+    }
     fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    *good = fd < 0;
     if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) < 0 && errno != EINPROGRESS) {
+        *good = ours(errno);
         close(fd);
         fd = -1;
     }
@@ -141,7 +154,7 @@ int probe_silent(struct nodes *silent, const struct nodes *nodes)
     for (size_t i = 0; i < n; i++) {
         const node_info_t *node = find(all, nodes->name[i]);
 
-        p[i] = (struct pollfd){node ? knock(node) : -1, POLLOUT, 0};
+        p[i] = (struct pollfd){node ? knock(node, &good[i]) : -1, POLLOUT, 0};
     }
     await(p, good, nodes->count);
     rv = 0;

@@ -143,22 +143,29 @@ void run_absent(struct run *run, const char *node, int n, int64_t now)
         end_without(run, node, run->absent, now);
 }
 
-/* Ask twice within the patience, so that one that is dead is noticed by its end. */
+/* Ask twice within the patience, so that one that is dead is noticed by its end; and again where no
+ * answer has come. */
 static void ask_for_missing(struct run *run, int64_t now)
 {
     int64_t patience = run->config.start_patience_ms;
-    if (!patience || run->n_nodes == run->config.nodes || run->asked > run->answers ||
-        now - run->asked_at < patience / 2)
+    int64_t pause = run->asked > run->answers ? patience : patience / 2;
+    if (!patience || run->n_nodes == run->config.nodes || now - run->asked_at < pause)
         return;
     run->asked++;
     run->asked_at = now;
 }
 
-/* Nodes may be lost while others have yet to come: too few are left then, whoever comes. */
+/* Nodes may be lost while others have yet to come: too few are left then, whoever comes. But where
+ * srun could not launch on one it ends the others first, and says so only then
+ * (run_not_launched). */
 static void find_too_few(struct run *run, int64_t now)
 {
     char text[256] = "";
     if (may_become_enough(run, 0))
+        run->few_at = -1;
+    else if (run->few_at < 0)
+        run->few_at = now;
+    if (run->few_at < 0 || now - run->few_at < RUN_BLAME_MS)
         return;
     for (int i = 0; i < run->n_nodes; i++)
         if (run->nodes[i].state == RUN_NODE_LOST)

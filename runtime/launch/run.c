@@ -14,8 +14,12 @@ enum { ALONE_PATIENCES = 3, COMMON_SILENCE_PART = 4 };
 int run_open(struct run *run, const struct run_config *config, int64_t now, struct err *err)
 {
     const struct placement_shape *s = &config->shape;
-    *run = (struct run){
-        .config = *config, .last_tick = now, .furthest = -1, .full_at = -1, .asked_at = now};
+    *run = (struct run){.config = *config,
+                        .last_tick = now,
+                        .furthest = -1,
+                        .full_at = -1,
+                        .few_at = -1,
+                        .asked_at = now};
     run->world = s->inner * s->pipeline * s->data;
     run->replicas = s->data;
     if (config->tasks % config->nodes)

@@ -25,7 +25,9 @@ enum {
     RUN_SETTLE_MS = 200,    /* see above; nobody notices so short a wait */
     RUN_FOLLOW_MS = 50,     /* a worker killed by a signal: its node may be dying, too */
     RUN_GATHER_MS = 120000, /* from the first node to the last: prologs and slow file systems */
-    RUN_ORDER_MS = 30000,   /* after a death on order, for the others to follow: Slurm's KillWait */
+    RUN_BLAME_MS =
+        10000, /* for srun to say who is to blame for what it has ended; it asks for 3 s */
+    RUN_ORDER_MS = 30000, /* after a death on order, for the others to follow: Slurm's KillWait */
 };
 
 /* Exit codes of `gtrain train` after which no other try helps, or only one on another node, or the
@@ -106,6 +108,7 @@ struct run {
     int64_t first_node, last_tick;
     int64_t full_at;  /* since when there have been nodes for all ranks; -1: there are not */
     int late;         /* some nodes did not come in time: it goes on without them */
+    int64_t few_at;   /* since when too few will come, whoever comes; -1: enough may */
     int64_t asked_at; /* when srun was last asked who of the missing cannot come, or one came */
     int asked;        /* so often; not again before there is an answer */
     int answers;
