@@ -185,7 +185,7 @@ static int read_folder(struct ckpt_drain *d, struct commits *commits, struct err
 /* Before the first copy. */
 static int prepare_folder(struct ckpt_drain *d, struct err *err)
 {
-    struct commits read = {.tight = true}; /* the next copy comes late, and space here is dear */
+    struct commits read = {.no_trial = true}; /* the next copy comes late: space here is dear */
     d->dirfd = open_there(d, err);
     if (d->dirfd < 0)
         return -1;

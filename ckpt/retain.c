@@ -47,7 +47,7 @@ void commits_free(struct commits *c)
  */
 static bool on_trial(const struct commits *c)
 {
-    return c->restored && !c->tight &&
+    return c->restored && !c->tight && !c->no_trial &&
            (!c->own || c->keys[0].step - c->trial_step < CKPT_TRIAL_STEPS);
 }
 

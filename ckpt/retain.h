@@ -30,7 +30,8 @@ struct commits {
     int n;
     int own; /* committed by this writer */
     bool restored;
-    bool tight; /* there is no space for a trial, nor for what is most likely of no use */
+    bool no_trial; /* what was restored is not on trial here */
+    bool tight;    /* nor is there space for a trial, or for what is most likely of no use */
     struct ckpt_key restored_from;
     int64_t trial_step; /* from which the trial counts: that one's, or of a newer state in memory */
     bool held;          /* somebody reads it still: the drain to the shared folder */

@@ -89,24 +89,25 @@ static int set_dirs(struct keeper *keeper, struct err *err)
 int keeper_open(struct keeper *keeper, const struct plan *plan,
                 const struct train_identity *identity, struct kernels *k, struct comm *comm,
                 const struct mesh *mesh, struct state *state, struct kstream *stream,
-                struct err *err)
+                int64_t committed, struct err *err)
 {
-    *keeper = (struct keeper){.memory = keeper->memory,
-                              .side = keeper->side,
-                              .plan = plan,
-                              .k = k,
-                              .comm = comm,
-                              .mesh = mesh,
-                              .state = state,
-                              .stream = stream,
-                              .identity = identity,
-                              .shared = {.flight = -1, .copied = -1, .told = -1},
-                              .restoring = true,
-                              .partner = {.to = -1, .from = -1},
-                              .damaged_file = -1,
-                              .troubled = -1,
-                              .committed = -1,
-                              .saved = -1};
+    *keeper =
+        (struct keeper){.memory = keeper->memory,
+                        .side = keeper->side,
+                        .plan = plan,
+                        .k = k,
+                        .comm = comm,
+                        .mesh = mesh,
+                        .state = state,
+                        .stream = stream,
+                        .identity = identity,
+                        .shared = {.used = committed >= 0, .flight = -1, .copied = -1, .told = -1},
+                        .restoring = true,
+                        .partner = {.to = -1, .from = -1},
+                        .damaged_file = -1,
+                        .troubled = -1,
+                        .committed = -1,
+                        .saved = -1};
     for (int axis = 0; axis < MESH_AXES; axis++)
         keeper->layout[axis] = mesh->degree[axis];
     keeper->layout[LAYOUT_SIGNATURE] = hash_text(kernels_signature(k));

@@ -51,6 +51,7 @@ struct keeper_shared {
     char *record;             /* newest of those; owned */
     bool common;              /* keeper_drain_flush failed with the same text on all ranks */
     char trouble[128];        /* why copies fail, as it was told; "": they do not */
+    bool used;                /* rank 0: the run has committed checkpoints, so it was there */
     struct err unread;        /* rank 0: why nobody knows what lies there; "": it is known */
 };
 
@@ -112,11 +113,12 @@ struct keeper_start {
 /* Four steps, so that all ranks can agree that each went well before the next: nobody may wait in
  * one for a rank that failed in another. Each -1 with err; keeper_close after any.
  *
- * keeper_open: name the folder, find what this node holds. */
+ * keeper_open: name the folder, find what this node holds. committed: rank 0's, the newest step
+ * that the run folder tells was committed; -1: none. */
 int keeper_open(struct keeper *keeper, const struct plan *plan,
                 const struct train_identity *identity, struct kernels *k, struct comm *comm,
                 const struct mesh *mesh, struct state *state, struct kstream *stream,
-                struct err *err);
+                int64_t committed, struct err *err);
 
 /* Exchange that, decide what identity->restore asks for, find out who has what of it. A failure
  * that does not come from the network is the same on all ranks, or, where keeper->troubled says

@@ -21,11 +21,17 @@ enum {
     PAD_BYTES = 8192, /* of a tensor in a file: alignment, its part of the header */
 };
 
-/* In a later generation the folder is one that the run has used. That it is away then is no reason
- * to end, where the nodes have their own: copies fail until it is back (drain.h). */
-static bool used_before(const struct keeper *keeper)
+/* A later generation does without the folder where it must, as the nodes have their own: copies
+ * fail until it is there (drain.h). */
+static bool later(const struct keeper *keeper)
 {
     return keeper->identity->generation > 1 && keeper->shared.dir[0];
+}
+
+/* Rank 0: the run has used it. A generation that ended at once need not have made it. */
+static bool used_before(const struct keeper *keeper)
+{
+    return later(keeper) && keeper->shared.used;
 }
 
 int keeper_drain_make(struct keeper *keeper, struct err *err)
@@ -46,7 +52,7 @@ int keeper_drain_make(struct keeper *keeper, struct err *err)
 int keeper_drain_see(struct keeper *keeper, struct err *err)
 {
     const char *dir = keeper->shared.dir[0] ? keeper->shared.dir : keeper->dir;
-    if (!keeper->shared.root[0] || used_before(keeper))
+    if (!keeper->shared.root[0] || later(keeper))
         return 0;
     return ckpt_shared_see(dir, clock_ms() + SEE_MS, err);
 }
@@ -54,6 +60,7 @@ int keeper_drain_see(struct keeper *keeper, struct err *err)
 char *keeper_drain_scan(struct keeper *keeper, struct err *err)
 {
     const struct keeper_wish *w = &keeper->wish;
+    keeper->shared.unread.text[0] = 0;
     if (w->nothing || !w->shared[0] || keeper->identity->rank != 0)
         return strdup("");
     char *text = ckpt_scan(w->shared, CKPT_SHARED_NODE, w->run_id, err);
@@ -91,7 +98,7 @@ int keeper_drain_open(struct keeper *keeper, struct err *err)
         .bytes_per_s = c->shared_bytes_per_s,
         .total_bytes = keeper->shared.total_bytes,
         .leader = identity->rank == 0,
-        .later = used_before(keeper),
+        .later = later(keeper),
     };
     return ckpt_drain_open(&keeper->shared.drain, &options, err);
 }

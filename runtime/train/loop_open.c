@@ -190,6 +190,35 @@ static enum train_end cannot(const struct loop *l)
     return later && !comm_failed(l->options->comm) ? TRAIN_UNFIT : TRAIN_REFUSED;
 }
 
+/* The newest step that the run folder tells was committed, -1: none. Rank 0's; the others' is -1.
+ */
+static int64_t committed_before(const struct loop *l)
+{
+    return l->metrics ? metrics_committed(l->metrics) : -1;
+}
+
+/* A later generation may find nothing where nothing was committed yet, but not where the folder
+ * that may have it cannot be read. */
+static enum train_end check_unread(const struct loop *l, struct err *err)
+{
+    const char *why = l->keeper.shared.unread.text;
+    if (!*why)
+        return TRAIN_DONE;
+    err_set(err,
+            "restore: no node has a state to go on from, and checkpoint.shared cannot be read: %s",
+            why);
+    return TRAIN_FAILED;
+}
+
+/* This launch has left nothing: what was asked for then. */
+static enum train_end widen(struct loop *l, struct err *err)
+{
+    enum train_end mine = check_unread(l, err);
+    if (mine == TRAIN_DONE && keeper_widen(&l->keeper, err))
+        mine = TRAIN_REFUSED;
+    return loop_agree(l, mine, err);
+}
+
 /* The newest checkpoint that is whole. Where bytes turn out to be damaged, they are taken from
  * somewhere else, or else an older checkpoint. */
 static enum train_end restore(struct loop *l, struct keeper_start *start, struct err *err)
@@ -204,8 +233,7 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
             return l->common ? TRAIN_REFUSED : TRAIN_FAILED;
         }
         if (keeper_found_nothing_own(&l->keeper)) {
-            enum train_end wide =
-                loop_agree(l, keeper_widen(&l->keeper, err) ? TRAIN_REFUSED : TRAIN_DONE, err);
+            enum train_end wide = widen(l, err);
             if (wide != TRAIN_DONE)
                 return wide;
             continue;
@@ -225,22 +253,6 @@ static enum train_end restore(struct loop *l, struct keeper_start *start, struct
     }
 }
 
-/* In a later generation nothing may be found where nothing was committed yet, but not where the
- * folder that may have it cannot be read. */
-static enum train_end check_unread(struct loop *l, struct err *err)
-{
-    const struct keeper_shared *s = &l->keeper.shared;
-    enum train_end mine = TRAIN_DONE;
-    if (*s->unread.text) {
-        mine = TRAIN_FAILED;
-        err_set(err,
-                "restore: no node has a state to go on from, and checkpoint.shared cannot be "
-                "read: %s",
-                s->unread.text);
-    }
-    return loop_agree(l, mine, err);
-}
-
 /* A run that has had checkpoints does not start afresh unasked, though no trace of one is found:
  * the folder is not mounted, or moved, or the plan names another. */
 static enum train_end check_lost(struct loop *l, const struct keeper_start *start, struct err *err)
@@ -251,8 +263,8 @@ static enum train_end check_lost(struct loop *l, const struct keeper_start *star
     if (start->restored || l->keeper.wish.nothing || (!c->local && !c->shared))
         return TRAIN_DONE;
     if (id->generation > 1)
-        return check_unread(l, err);
-    int64_t step = l->metrics ? metrics_committed(l->metrics) : -1;
+        return loop_agree(l, check_unread(l, err), err);
+    int64_t step = committed_before(l);
     if (step >= 0) {
         mine = TRAIN_REFUSED;
         err_set(err,
@@ -283,7 +295,7 @@ static enum train_end open_keeper(struct loop *l, struct err *err)
     struct keeper_start start;
     enum train_end end = TRAIN_DONE;
     if (keeper_open(&l->keeper, o->plan, &o->identity, o->k, o->comm, &r->mesh, &r->state,
-                    r->streams.stream[PROGRAM_STREAM_COMPUTE], err))
+                    r->streams.stream[PROGRAM_STREAM_COMPUTE], committed_before(l), err))
         end = TRAIN_REFUSED;
     end = loop_agree(l, end, err);
     if (end == TRAIN_DONE)

@@ -267,6 +267,35 @@ static void test_later(void **unused)
     close_scene(&s);
 }
 
+/* What a start went back behind stays until `keep` of its own stand, as does what it went back to.
+ */
+static void test_passed_over(void **unused)
+{
+    (void)unused;
+    struct err err;
+    struct scene s;
+    struct ckpt_drain *d;
+    open_scene(&s);
+    ok(ckpt_drain_open(&d, &s.options, &err));
+    commit(&s, 1);
+    copy_well(&s, d);
+    char *first = strdup(s.record);
+    commit(&s, 2);
+    copy_well(&s, d);
+    ckpt_drain_close(d);
+    ok(ckpt_drain_open(&d, &s.options, &err));
+    ok(ckpt_drain_adopt(d, first, &err));
+    commit(&s, 3);
+    copy_well(&s, d);
+    assert_true(has_step(s.shared, 1) && has_step(s.shared, 2) && has_step(s.shared, 3));
+    commit(&s, 4);
+    copy_well(&s, d);
+    assert_false(has_step(s.shared, 1) || has_step(s.shared, 2));
+    ckpt_drain_close(d);
+    free(first);
+    close_scene(&s);
+}
+
 /* keep 1, 2 and 0; what is foreign or of a later writer stays. */
 static void test_retention(void **unused)
 {
@@ -357,10 +386,11 @@ static void test_refusals(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pace_and_hold),  cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_abandon),        cmocka_unit_test(test_trouble),
-        cmocka_unit_test(test_later),          cmocka_unit_test(test_retention),
-        cmocka_unit_test(test_damaged_source), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_pace_and_hold), cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_abandon),       cmocka_unit_test(test_trouble),
+        cmocka_unit_test(test_later),         cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_passed_over),   cmocka_unit_test(test_damaged_source),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("drain", tests, NULL, NULL);
 }

@@ -341,6 +341,7 @@ static void away_when_it_is_needed_or_not(void **state)
     struct rig_run run = run_of(1);
     char above[400], away[400];
     undisturbed(&whole);
+    run.records = true; /* they tell that checkpoints were committed */
     int64_t step = stopped_at(&run);
     snprintf(above, sizeof above, "%s/shared", folder);
     snprintf(away, sizeof away, "%s/away", folder);
@@ -354,15 +355,33 @@ static void away_when_it_is_needed_or_not(void **state)
     assert_int_equal(access(above, F_OK), -1);
 
     lose(local);
-    run.generation = 3;
-    rig_train(&run, &r);
-    assert_int_equal(r.end, TRAIN_FAILED);
-    assert_int_equal(r.n, 0);
-    assert_non_null(strstr(r.err.text, "checkpoint.shared cannot be read"));
+    for (int i = 0; i < 2; i++) {
+        run.generation = 3 + (uint32_t)i;
+        run.restore = i ? "none" : NULL; /* which was meant for the first generation */
+        rig_train(&run, &r);
+        assert_int_equal(r.end, TRAIN_FAILED);
+        assert_int_equal(r.n, 0);
+        assert_non_null(strstr(r.err.text, "checkpoint.shared cannot be read"));
+    }
 
     assert_int_equal(rename(away, above), 0);
-    run.generation = 4;
+    run.generation = 5;
+    run.restore = NULL;
     goes_on(&run, step, &whole);
+    assert_int_equal(newest(shared, -1, 0, NULL, 0), STEPS);
+}
+
+/* The first generation may have ended before it had made the folder. */
+static void second_generation_first(void **state)
+{
+    (void)state;
+    struct rig_result whole, r;
+    struct rig_run run = run_of(1);
+    undisturbed(&whole);
+    run.generation = 2;
+    rig_train_well(&run, &r);
+    assert_int_equal(r.first, 1);
+    same_bits(&r, &whole);
     assert_int_equal(newest(shared, -1, 0, NULL, 0), STEPS);
 }
 
@@ -445,6 +464,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(torn_log_falls_back, make, clear),
         cmocka_unit_test_setup_teardown(nothing_left_is_refused, make, clear),
         cmocka_unit_test_setup_teardown(away_when_it_is_needed_or_not, make, clear),
+        cmocka_unit_test_setup_teardown(second_generation_first, make, clear),
         cmocka_unit_test_setup_teardown(shared_alone, make, clear),
         cmocka_unit_test_setup_teardown(folders, make, clear),
         cmocka_unit_test_setup_teardown(bad_folders_are_named, make, clear),
