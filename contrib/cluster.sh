@@ -39,7 +39,7 @@ dir=${GTRAIN_CLUSTER_DIR:-/var/lib/gtrain-cluster}
 here=$(cd "$(dirname "$0")" && pwd)
 self=$here/$(basename "$0")
 local_dir=/local # node-local storage, the same path on every node
-up_deadline_s=30
+up_deadline_s=60
 machine_lock=/var/lock/gtrain-cluster # held while a cluster picks its number
 
 say() {
@@ -87,15 +87,14 @@ stop() {
     rm -f "$dir/run/$1"
 }
 
-# Poll a command every 50 ms until it succeeds, for so many seconds.
+# Poll a command every 50 ms until it succeeds, for so many seconds, however long it takes itself.
 wait_for() { # SECONDS CMD...
-    local i n=$(($1 * 20))
+    local until=$((SECONDS + $1))
     shift
-    for i in $(seq $n); do
-        "$@" >/dev/null 2>&1 && return 0
+    while ! "$@" >/dev/null 2>&1; do
+        [ $SECONDS -le $until ] || return 1
         sleep 0.05
     done
-    return 1
 }
 
 # Start a daemon that holds none of our descriptors (the lock above all), record it by name.
@@ -305,7 +304,13 @@ start_munge() {
         die "munged does not answer; its log is $dir/munge/log"
 }
 
+controller_settled() {
+    scontrol ping || ! pid_of slurmctld
+}
+
 start_controller() {
+    # One that was told to end a moment ago may be busy with that for ten seconds.
+    wait_for 30 controller_settled
     pid_of slurmctld >/dev/null && return 0
     # shellcheck disable=SC2086 # $1 is an option or nothing
     daemon slurmctld "$dir/ctld/err" slurmctld -D ${1:-} -f "$dir/etc/slurm.conf"

@@ -47,8 +47,8 @@ static void tell(void *arg, int file, int files, int64_t bytes)
 {
     char size[NUMBER_BYTES];
     (void)arg;
-    if (files == 1)
-        return; /* the last line says it */
+    if (files == 1 || !interrupt_may_print())
+        return; /* one: the last line says it */
     printf("  file %d of %d: %s\n", file, files, number_size((double)bytes, size));
     fflush(stdout);
 }

@@ -114,6 +114,8 @@ static void tell(void *arg, int rank, int64_t bytes)
 {
     char size[NUMBER_BYTES];
     const struct request *q = arg;
+    if (!interrupt_may_print())
+        return;
     printf("  rank %d of %d: %s\n", rank, q->plan->world, number_size((double)bytes, size));
     fflush(stdout);
 }

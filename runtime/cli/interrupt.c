@@ -1,9 +1,11 @@
 /* interrupt.c - see interrupt.h. Signals belong to the process, hence the variables of the file. */
 #include "cli/interrupt.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ};
 
@@ -29,6 +31,20 @@ const atomic_bool *interrupt_catch(void)
         if (!sigaction(caught[i], NULL, &before[i]) && before[i].sa_handler != SIG_IGN)
             sigaction(caught[i], caught[i] == SIGXFSZ ? &ignore : &action, NULL);
     return &stop;
+}
+
+bool interrupt_may_print(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    sigset_t set, old;
+    sigemptyset(&set);
+    for (int i = 0; i < CAUGHT; i++)
+        sigaddset(&set, caught[i]);
+    sigprocmask(SIG_BLOCK, &set, &old);
+    if (!atomic_load(&stop))
+        ppoll(&out, 1, NULL, &old); /* until there is room, or a signal */
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    return !atomic_load(&stop);
 }
 
 void interrupt_release(bool done)

@@ -83,16 +83,18 @@ assert_nothing_left() {
     return 1
 }
 
-# Run a command until it succeeds, for at most so many seconds.
+# Run a command until it succeeds, for at most three times so many seconds: they are those of a
+# machine that has nothing else to do.
 wait_for() { # SECONDS CMD...
-    local i n=$(($1 * 10))
+    local until=$((SECONDS + 3 * $1))
     shift
-    for i in $(seq $n); do
-        "$@" >/dev/null 2>&1 && return 0
+    while ! "$@" >/dev/null 2>&1; do
+        if [ $SECONDS -gt $until ]; then
+            echo "did not come true: $*"
+            return 1
+        fi
         sleep 0.1
     done
-    echo "did not come true: $*"
-    return 1
 }
 
 # The number the next job would get is not to be had, but no job may be newer than this one.
