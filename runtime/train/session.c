@@ -202,16 +202,21 @@ static void step(void *arg, const struct metrics_step *line)
         s->options->step(s->options->arg, line);
 }
 
+static struct train_hooks hooks_of(struct session *s)
+{
+    return (struct train_hooks){.stop_asked = stop_asked,
+                                .progress = progress,
+                                .step = step,
+                                .accepted = accepted,
+                                .arg = s};
+}
+
 /* ---- all ranks as threads here ---- */
 
 static enum train_end run_local(struct session *s, struct err *err)
 {
     struct threads_options t = {.plan = s->plan,
-                                .hooks = {.stop_asked = stop_asked,
-                                          .progress = progress,
-                                          .step = step,
-                                          .accepted = accepted,
-                                          .arg = s},
+                                .hooks = hooks_of(s),
                                 .measure = true,
                                 .out_fd = s->options->out_fd,
                                 .columns = s->options->columns,
@@ -321,11 +326,7 @@ static enum train_end train_rank(struct session *s, struct kernels *k, struct co
     struct train_options t = {.plan = s->plan,
                               .k = k,
                               .comm = comm,
-                              .hooks = {.stop_asked = stop_asked,
-                                        .progress = progress,
-                                        .step = step,
-                                        .accepted = accepted,
-                                        .arg = s},
+                              .hooks = hooks_of(s),
                               .measure = true,
                               .out_fd = s->options->out_fd,
                               .columns = s->options->columns};
